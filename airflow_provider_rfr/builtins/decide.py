@@ -25,7 +25,6 @@ from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, ChangeKind, C
 from airflow_provider_rfr.builtins.desired import (
     DesiredObject,
     DesiredState,
-    contract_of,
     definition_of,
     relation,
     release,
@@ -46,7 +45,6 @@ from airflow_provider_rfr.builtins.model import (
 )
 from airflow_provider_rfr.builtins.plan import PlanFinding, PlanStep, Policies, Reason, StepAction, Why, because
 from airflow_provider_rfr.builtins.queries import output_columns
-from airflow_provider_rfr.builtins.sql import CANONICALIZER
 from airflow_provider_rfr.exceptions import QueryError
 
 FORMAT: Final = "format-version"
@@ -267,10 +265,6 @@ def different(what: str, old: Sequence[str], new: Sequence[str]) -> list[Reason]
     return [] if same else [because(Why.DIFFERS, what, ", ".join(old) or "nothing", ", ".join(new) or "nothing")]
 
 
-_SAID: Final = ("name", "kind", "columns", "keep", "partitioning", "keys", "comment", "owner", "exportable")
-"""What a record has from the declaration as it is."""
-
-
 def _metadata(obj: BuiltinObject | RecordedObject) -> dict[str, str | None]:
     properties = {f"property {name}": value for name, value in obj.properties.items() if name != FORMAT}
     return {"comment": obj.comment, "owner": obj.owner, **properties}
@@ -455,26 +449,6 @@ def _outputs(obj: BuiltinObject | RecordedObject, sql: str | None) -> tuple[str,
     return tuple(column.casefold() for column in names)
 
 
-def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
-    """Return the record that the registry will hold for an object; :func:`apply` adds the id of its deploy."""
-    obj = desired.obj
-    said: dict[str, Any] = {name: getattr(obj, name) for name in _SAID}
-    return RecordedObject(
-        uuid=obj.id,
-        contract=contract_of(obj.columns),
-        definition=definition_of(obj),
-        canonicalizer=CANONICALIZER,
-        raw_sql=obj.query,
-        deps=desired.reads,
-        revision=revision,
-        deploy_id=desired.recorded.deploy_id if desired.recorded is not None else "",
-        sql=desired.sql,
-        properties=dict(obj.properties),
-        instance=desired.instance,
-        **said,
-    )
-
-
 def reads(name: str, columns: list[str]) -> Reason:
     return because(Why.READS, name if columns == [ALL] else ", ".join(f"{name}.{column}" for column in columns))
 
@@ -564,7 +538,12 @@ class _TableChange:
 
     def _columns_and_layout(self) -> StepAction | None:
         """Return the action that columns, partitioning and keys need; note its details, losses and problems."""
-        layout, how = dict(self._layout()), self._origin_diff.how
+        layout, how = dict[str, list[str]](), self._origin_diff.how
+        for label, name in (("partitioned by", "partitioning"), ("keys", "keys")):
+            wanted = getattr(self._obj, name)
+            for reason in different(label, getattr(self._origin, name), wanted):
+                self._decision.words.append(f"~ {reason}")
+                layout[name] = list(wanted)
         if layout and how is not StepAction.REWRITE:
             how = StepAction.EVOLVE
         if how is StepAction.REWRITE or self._origin_diff.texts or self._origin_diff.missing:
@@ -575,12 +554,6 @@ class _TableChange:
         if how is StepAction.REWRITE:
             self._decision.details["expressions"] = {**self._origin_diff.carried, **self._origin_diff.texts}
         return how
-
-    def _layout(self) -> Iterator[tuple[str, list[str]]]:
-        for label, name in (("partitioned by", "partitioning"), ("keys", "keys")):
-            for reason in different(label, getattr(self._origin, name), getattr(self._obj, name)):
-                self._decision.words.append(f"~ {reason}")
-                yield name, list(getattr(self._obj, name))
 
     def _make_values(self) -> StepAction:
         """Choose the action where values are needed that no row has, and note a problem for each column without values.

@@ -114,19 +114,16 @@ class Views:
         self._noticed: dict[str, tuple[str, dict[UUID, Reason], bool]] = {}
         self._impacts: dict[str, _ViewImpact] = {}
         for decision in decisions.values():
-            self._bridge_declared(decision)
+            record, live = decision.desired.recorded, decision.desired.live
+            if record is None or live is None or record.kind is not Kind.VIEW or decision.leaves or record.sql is None:
+                continue
+            impact, goes = self._impact_on(record.key, record.name, record.deps), not decision.problems
+            if impact is _ViewImpact.WIDENED and goes and decision.how in (StepAction.REBIND, StepAction.REPLACE):
+                self.bridges.append(_bridge(record.uuid, live.name, record.sql))
         for view in _in_order(states.live):
             self._decide(view)
         # Readers first: a reader that is not bridged yet can't be read once the view below it shows wider columns.
         self.bridges.reverse()
-
-    def _bridge_declared(self, decision: Decision) -> None:
-        record, live = decision.desired.recorded, decision.desired.live
-        if record is None or live is None or record.kind is not Kind.VIEW or decision.leaves or record.sql is None:
-            return
-        impact, goes = self._impact_on(record.key, record.name, record.deps), not decision.problems
-        if impact is _ViewImpact.WIDENED and goes and decision.how in (StepAction.REBIND, StepAction.REPLACE):
-            self.bridges.append(_bridge(record.uuid, live.name, record.sql))
 
     def _impact_on(self, key: str, name: str, deps: Iterable[Dependency]) -> _ViewImpact:
         impacts = [self._impact_of(dep) for dep in deps]

@@ -15,6 +15,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import chain, count
@@ -364,7 +365,17 @@ class Resolver:
         desired = self._resolved[uuid]
         if desired.obj.query is None or desired.sql is not None:
             return desired
-        sql, reads = self._with_names(desired, self._written_out(desired)), desired.reads
+
+        def spelled(table: NamedTable) -> str | None:
+            name = self._spelling.get(table.name, table.name).split(".")[-len(table.parts) :]
+            written = re.sub(r"[`\s]", "", table.written)
+            is_other = written != ".".join(name) and written.casefold() == ".".join(name).casefold()
+            return ".".join(map(identifier, name)) if is_other else None
+
+        sql, reads = self._written_out(desired), desired.reads
+        # Spark finds tables and views in the catalog's case alone.
+        with suppress(QueryError):
+            sql = replace_tables(sql, namespace_of(desired.obj.name), spelled)
         if sql not in (desired.obj.query, desired.recorded.sql if desired.recorded is not None else None):
             reads = self._own(self._read(replace(desired.obj, query=sql)))
         self._resolved[uuid] = desired = replace(desired, sql=sql, reads=reads)
@@ -397,20 +408,6 @@ class Resolver:
         problem = f"its columns are {', '.join(names)}, and its query gives {', '.join(outputs)}"
         self._problem(desired.uuid, f"{problem}; write them alike, in the same order")
         return sql
-
-    def _with_names(self, desired: DesiredObject, query: str) -> str:
-        """Return the query with the names of tables and views in the catalog's case: Spark finds no others."""
-
-        def spelled(table: NamedTable) -> str | None:
-            name = self._spelling.get(table.name, table.name).split(".")[-len(table.parts) :]
-            written = re.sub(r"[`\s]", "", table.written)
-            is_other = written != ".".join(name) and written.casefold() == ".".join(name).casefold()
-            return ".".join(map(identifier, name)) if is_other else None
-
-        try:
-            return replace_tables(query, namespace_of(desired.obj.name), spelled)
-        except QueryError:
-            return query
 
     def _is_there(self, read: Dependency) -> bool:
         """Tell whether the object still has all columns that are read from it, as far as they are known."""

@@ -238,7 +238,6 @@ def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:
     table.alter(TableChange(properties={model.TOKEN: str(lease.token)}))
 
 
-_log = logging.getLogger(__name__)
 _MIGRATIONS: Final = "rfr_system.migration_history"
 _OVER: Final = {"done": "done", "abandoned": "failed"}
 _OF_DEPLOY: Final = ("deploy_id", "project", "from_version", "to_version", "base_revision", "plan_hash", "actor")
@@ -260,7 +259,7 @@ def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
         history.report(_MIGRATIONS, rows, ("deploy_id", "seq"))
         history.maintain(always=True)
     except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
-        _log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)
+        log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)
 
 
 def plan_of(deploy: deploys.Deploy) -> Plan | None:
@@ -397,16 +396,12 @@ def forget_objects(
         # the names could not be given once more to finish the work.
         for obj in leaving:
             lease.ensure()
-            _unmark(catalog, obj, sql)
+            if obj.kind is Kind.VIEW and sql is not None:
+                sql.set_view_properties(obj.name, dict.fromkeys(_MARKS))
+                continue
+            table = MigratedTable.load(catalog, obj.name)
+            if table is not None and table.properties.get(MARKER) == str(obj.uuid):
+                table.alter(TableChange(unset=[mark for mark in _MARKS if mark in table.properties]))
         gone = [str(obj.uuid) for obj in leaving]
         lease.write(lambda connection, now: write_registry(connection, project, *base, now, forgotten=gone))
     return tuple(obj.name for obj in leaving)
-
-
-def _unmark(catalog: Catalog, obj: RecordedObject, sql: SparkSqlEngine | None) -> None:
-    if obj.kind is Kind.VIEW and sql is not None:
-        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS))
-        return
-    table = MigratedTable.load(catalog, obj.name)
-    if table is not None and table.properties.get(MARKER) == str(obj.uuid):
-        table.alter(TableChange(unset=[mark for mark in _MARKS if mark in table.properties]))

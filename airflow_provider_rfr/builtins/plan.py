@@ -447,20 +447,16 @@ _OF_DEPENDENTS: Final = frozenset({StepAction.BRIDGE, StepAction.HOLD, StepActio
 
 
 def render(plan: Plan) -> str:
-    return "\n".join(_lines(plan))
-
-
-def _lines(plan: Plan) -> Iterator[str]:
     recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
     base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
-    yield f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
-    yield from _entries(plan)
-    yield from (f"  # drift  {finding}  (policy: {plan.policies.drift})" for finding in plan.drift)
-    yield from (f"  # note   {warning}" for warning in plan.warnings)
+    lines = [f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}', *_entries(plan)]
+    lines += (f"  # drift  {finding}  (policy: {plan.policies.drift})" for finding in plan.drift)
+    lines += (f"  # note   {warning}" for warning in plan.warnings)
     if plan.stale:
         names = ", ".join(plan.stale)
-        yield f"  # note   `was` and `removed` no longer needed here: {names}; delete them once no lake needs them"
-    yield _last_line(plan)
+        note = "`was` and `removed` no longer needed here"
+        lines.append(f"  # note   {note}: {names}; delete them once no lake needs them")
+    return "\n".join([*lines, _last_line(plan)])
 
 
 def _entries(plan: Plan) -> Iterator[str]:
@@ -518,7 +514,12 @@ def _name(entry: PlanStep | PlanDependent) -> str:
 
 
 def _change_lines(step: PlanStep) -> Iterator[str]:
-    if (step.how in _REASON_FIRST or not step.changes) and (reason := _reason(step)):
+    reason = step.reason
+    if step.how is StepAction.RENAME:
+        reason = f"-> {step.details['to']}"
+    elif step.how in (StepAction.REMOVE, StepAction.DROP) and step.kind in STORED:
+        reason += f"; physical kept {step.details['keep_days']} days{_size(step)}"
+    if reason and (step.how in _REASON_FIRST or not step.changes):
         yield reason
     yield from step.changes
     for column, expression in dict(step.details.get("expressions", {})).items():
@@ -527,14 +528,6 @@ def _change_lines(step: PlanStep) -> Iterator[str]:
         yield f"{_HINTS[step.how]}{_size(step)}"
     for lost in step.losses.values():
         yield f"LOST: {lost}"
-
-
-def _reason(step: PlanStep) -> str:
-    if step.how is StepAction.RENAME:
-        return f"-> {step.details['to']}"
-    if step.how in (StepAction.REMOVE, StepAction.DROP) and step.kind in STORED:
-        return f"{step.reason}; physical kept {step.details['keep_days']} days{_size(step)}"
-    return step.reason
 
 
 def _size(step: PlanStep) -> str:

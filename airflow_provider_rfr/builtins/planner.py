@@ -7,19 +7,20 @@ Objects that are removed for good wait until the end, unless another object need
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
+from typing import Any, Final
 from uuid import UUID
 
-from airflow_provider_rfr.builtins import model
 from airflow_provider_rfr.builtins.columns import EVERYTHING, Effects
-from airflow_provider_rfr.builtins.decide import Decision, Decisions, States, decide_table, find, record_of, whose
+from airflow_provider_rfr.builtins.decide import Decision, Decisions, States, decide_table, find, whose
 from airflow_provider_rfr.builtins.dependents import Views, decide_exports, decide_sink, decide_view
 from airflow_provider_rfr.builtins.desired import (
     DesiredObject,
     DesiredState,
     Resolver,
+    contract_of,
     definition_of,
     in_order,
     readers_of,
@@ -27,12 +28,17 @@ from airflow_provider_rfr.builtins.desired import (
     same_query,
 )
 from airflow_provider_rfr.builtins.model import (
+    DEPLOY,
+    DONE,
+    STEP,
     STORED,
     ActualState,
     CatalogSpec,
     Kind,
     LiveObject,
     RecordedObject,
+    RegistryState,
+    done_mark,
     retired_by,
 )
 from airflow_provider_rfr.builtins.plan import (
@@ -46,13 +52,12 @@ from airflow_provider_rfr.builtins.plan import (
     Why,
     because,
 )
+from airflow_provider_rfr.builtins.sql import CANONICALIZER
 
 _SHOWN = frozenset({StepAction.REBIND, StepAction.REPLACE, StepAction.RECOMPUTE})
 
 
-def plan(
-    spec: CatalogSpec, recorded: model.RegistryState, live: model.ActualState, *, policies: Policies | None = None
-) -> Plan:
+def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, policies: Policies | None = None) -> Plan:
     """Plan a deploy; a pure function, whose result does not depend on the order of its inputs.
 
     :param policies: decisions for this deploy; by default the cautious ones of :class:`Policies`
@@ -164,14 +169,14 @@ class Decider:
     def _is_done(self, desired: DesiredObject) -> bool:
         """Tell whether an unfinished deploy has brought the object to the desired state, from unchanged inputs."""
         live = desired.live
-        if live is None or model.DONE not in live.properties or desired.uuid not in self._live.unfinished:
+        if live is None or DONE not in live.properties or desired.uuid not in self._live.unfinished:
             return False
         read = [self._decisions[read.uuid] for read in desired.reads if read.uuid in self._decisions]
         if any(decision.touched for decision in read):
             return False
         inputs_live = {decision.desired.uuid: decision.desired.live for decision in read}
-        inputs = [(uuid, there.properties.get(model.STEP, "") if there else "") for uuid, there in inputs_live.items()]
-        return live.properties[model.DONE] == model.done_mark(self._recorded.revision, record_of(desired, 0), inputs)
+        inputs = [(uuid, there.properties.get(STEP, "") if there else "") for uuid, there in inputs_live.items()]
+        return live.properties[DONE] == done_mark(self._recorded.revision, record_of(desired, 0), inputs)
 
     def _rename(self, decision: Decision) -> None:
         desired, record, live = decision.desired, decision.desired.recorded, decision.desired.live
@@ -278,7 +283,7 @@ def _dependents(decisions: Decisions) -> Iterator[PlanDependent]:
                 )
 
 
-def _records(decisions: Decisions, blocked: Iterable[PlanFinding], revision: int) -> Iterator[model.RecordedObject]:
+def _records(decisions: Decisions, blocked: Iterable[PlanFinding], revision: int) -> Iterator[RecordedObject]:
     """Yield the records of the objects whose registry entries change."""
     stopped = {finding.uuid for finding in blocked}
     for decision in sorted(decisions.values(), key=lambda decision: decision.desired.key):
@@ -287,9 +292,33 @@ def _records(decisions: Decisions, blocked: Iterable[PlanFinding], revision: int
         if desired.uuid in stopped:
             continue
         if decision.done and desired.live is not None:
-            yield replace(fresh, deploy_id=desired.live.properties.get(model.DEPLOY, ""))
+            yield replace(fresh, deploy_id=desired.live.properties.get(DEPLOY, ""))
         elif decision.touched or record is None or replace(fresh, revision=record.revision) != record:
             yield fresh
+
+
+_AS_DECLARED: Final = ("name", "kind", "columns", "keep", "partitioning", "keys", "comment", "owner", "exportable")
+"""Fields that a record takes from the declaration unchanged."""
+
+
+def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
+    """Return the record that the registry will hold for an object; :func:`apply` adds the id of its deploy."""
+    obj = desired.obj
+    as_declared: dict[str, Any] = {name: getattr(obj, name) for name in _AS_DECLARED}
+    return RecordedObject(
+        uuid=obj.id,
+        contract=contract_of(obj.columns),
+        definition=definition_of(obj),
+        canonicalizer=CANONICALIZER,
+        raw_sql=obj.query,
+        deps=desired.reads,
+        revision=revision,
+        deploy_id=desired.recorded.deploy_id if desired.recorded is not None else "",
+        sql=desired.sql,
+        properties=dict(obj.properties),
+        instance=desired.instance,
+        **as_declared,
+    )
 
 
 def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterator[str]:
@@ -312,7 +341,7 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
     yield from (entry.name for entry in spec.removed if entry.key not in lost)
 
 
-def _warnings(wanted: DesiredState, recorded: model.RegistryState, live: model.ActualState) -> Iterator[str]:
+def _warnings(wanted: DesiredState, recorded: RegistryState, live: ActualState) -> Iterator[str]:
     """Yield warnings, which stop nothing: about unsuitable objects that users read, and about templates."""
     mview = Kind.MATERIALIZED_VIEW
     soft = (desired for desired in wanted.objects.values() if desired.obj.keep is False and desired.kind is not mview)
@@ -351,11 +380,11 @@ class Removals:
         self.blocked: list[PlanFinding] = []
         declared = states.wanted.objects
         ours = recorded.by_uuid.keys() | declared.keys()
-        known_ids = ours | live.unfinished
-        self._exports = [sink for sink in recorded.sinks if sink.uuid in declared or sink.uuid not in known_ids]
+        self._known_ids = ours | live.unfinished
+        self._exports = [sink for sink in recorded.sinks if sink.uuid in declared or sink.uuid not in self._known_ids]
         for known in sorted(recorded.objects, key=lambda obj: obj.key):
             if known.uuid not in declared and known.uuid not in states.wanted.untouched:
-                self._decide(known, _there(known, live, known_ids))
+                self._decide(known)
         if not self.blocked:
             why = (because(Why.UNFINISHED),)
             begun = (sink for sink in recorded.sinks if sink.uuid in live.unfinished and sink.uuid not in ours)
@@ -364,8 +393,15 @@ class Removals:
                 step = PlanStep(identity, leftover.name, leftover.kind, StepAction.REMOVE, why)
                 self.leftovers.append(self._gone(step, leftover, {}))
 
-    def _decide(self, known: RecordedObject, live: LiveObject | None) -> None:
+    def _decide(self, known: RecordedObject) -> None:
         """Decide about an object that is recorded and no longer declared."""
+        relation_kind = relation(known.kind)
+        live = self._states.live.objects.get(known.key) if relation_kind else None
+        if live is None or (live.marker not in (None, known.uuid) and live.marker in self._known_ids):
+            # An unfinished deploy may have given it a new name.
+            ours = [obj for obj in self._states.live.by_marker.get(known.uuid, ()) if obj.kind is relation_kind]
+            named = [obj for obj in ours if retired_by(obj.name) is None]
+            live = named[0] if len(named) == 1 else None
         if self._states.downgrade is not None:
             problems, paste = [self._states.downgrade], tuple[str, ...]()
         else:
@@ -414,7 +450,15 @@ class Removals:
             for decision in decisions.values()
             if decision.how is StepAction.CREATE or decision.renamed
         }
-        drops = {identity: self._drop(decision) for identity, decision in decisions.items() if decision.leaves}
+        drops = dict[UUID, PlanStep]()
+        for identity, decision in decisions.items():
+            record, live = decision.desired.recorded, decision.desired.live
+            if decision.leaves and record is not None and live is not None:
+                # An unfinished deploy may have made something else of it than what is recorded.
+                kind = record.kind if relation(record.kind) is live.kind else live.kind
+                reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.UNFINISHED),)
+                step = PlanStep(identity, live.name, kind, StepAction.DROP, reasons)
+                drops[identity] = self._gone(step, live, decision.losses)
         steps = drops | self.steps
         early = {identity for identity, step in steps.items() if identity in drops or step.name.casefold() in needed}
         recorded = self._states.recorded
@@ -426,25 +470,6 @@ class Removals:
         last = [leftover for leftover in self.leftovers if leftover not in first]
         first += [steps[identity] for identity in order if identity in early]
         return first, [*(steps[identity] for identity in order if identity in steps and identity not in early), *last]
-
-    def _drop(self, decision: Decision) -> PlanStep:
-        """Return the step that drops an object's table or view, before the object is created as another kind."""
-        record, live = decision.desired.recorded, decision.desired.live
-        assert record is not None
-        assert live is not None
-        # An unfinished deploy may have made something else of it than what is recorded.
-        kind = record.kind if relation(record.kind) is live.kind else live.kind
-        reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.UNFINISHED),)
-        return self._gone(PlanStep(record.uuid, live.name, kind, StepAction.DROP, reasons), live, decision.losses)
-
-
-def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
-    """Return the table or view that holds the object, also under the new name that an unfinished deploy gave it."""
-    was, named = relation(known.kind), live.objects.get(known.key)
-    if was and named and (named.marker in (None, known.uuid) or named.marker not in known_ids):
-        return named
-    ours = [obj for obj in live.by_marker.get(known.uuid, ()) if obj.kind is was and retired_by(obj.name) is None]
-    return ours[0] if len(ours) == 1 else None
 
 
 def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple[str, ...]]:

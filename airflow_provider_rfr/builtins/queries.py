@@ -73,16 +73,16 @@ class _Scopes:
     def _sources(self, scope: Scope) -> tuple[_QuerySource, ...]:
         """Return the sources of a scope, in Spark's order; empty for a lateral view, whose SELECT has them as well."""
         references = [] if isinstance(scope.expression, exp.UDTF) else scope.references
-        return tuple(self._source(scope, alias, node) for alias, node in references if alias in scope.sources)
-
-    def _source(self, scope: Scope, alias: str, node: exp.Expr) -> _QuerySource:
-        # A pivot over what WITH names looks like a table.
-        table = isinstance(scope.sources[alias], exp.Table) and (node.text("db") or node.name not in scope.cte_sources)
-        parts = table_parts(node) if table else ()
-        try:
-            return _QuerySource(alias, node, parts, self._columns(scope, alias, node, parts))
-        except QueryError as error:
-            return _QuerySource(alias, node, parts, unknown=error)
+        sources = []
+        for alias, node in ((alias, node) for alias, node in references if alias in scope.sources):
+            # A pivot over what WITH names looks like a table.
+            is_named = node.text("db") or node.name not in scope.cte_sources
+            parts = table_parts(node) if isinstance(scope.sources[alias], exp.Table) and is_named else ()
+            try:
+                sources.append(_QuerySource(alias, node, parts, self._columns(scope, alias, node, parts)))
+            except QueryError as error:
+                sources.append(_QuerySource(alias, node, parts, unknown=error))
+        return tuple(sources)
 
     def _columns(self, scope: Scope, alias: str, node: exp.Expr, parts: Parts) -> tuple[Name, ...]:
         if node.args.get("pivots") or _place(node) is None:

@@ -317,15 +317,9 @@ def misplaced(expression: str, columns: Mapping[str, ColumnType], wanted: Column
     :param wanted: the type to which the result is cast
     """
     for path, text in casts_in(expression):
-        kind, after = _type_at(path, columns), wanted if text is None else parse_type(text)
+        kind, after = columns.get(path[0].casefold()), wanted if text is None else parse_type(text)
+        for name in path[1:]:
+            fields = {} if kind is None else dict(zip(kind.folded().fields, kind.inner, strict=False))
+            kind = fields.get(name.casefold())
         if kind is not None and kind.name == after.name and not has_same_fields(kind, after):
             yield f"a cast of {'.'.join(path)} from {kind} to {after} goes by position, not by name"
-
-
-def _type_at(path: Parts, columns: Mapping[str, ColumnType]) -> ColumnType | None:
-    """Return the type of a column, or of a field of one; None where it can't be known."""
-    kind = columns.get(path[0].casefold())
-    for name in path[1:]:
-        fields = {} if kind is None else dict(zip(kind.folded().fields, kind.inner, strict=False))
-        kind = fields.get(name.casefold())
-    return kind

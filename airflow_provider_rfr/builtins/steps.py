@@ -158,12 +158,18 @@ class Mechanism:
     def properties(self) -> dict[str, str]:
         """Return all properties that the object's table or view gets."""
         record, base = self.record, self.work.plan.base_revision
+        # The objects that it reads, each with the last step that changed it.
+        inputs = []
+        for dep in record.deps:
+            if (read := self.work.objects.get(dep.uuid)) is not None:
+                live = find_view(self.work.catalog, read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
+                inputs.append((read.uuid, live.properties.get(STEP, "") if live is not None else ""))
         properties = {
             **_declared(record),
             MARKER: str(record.uuid),
             model.PROJECT: self.work.plan.project,
             **self.marks(),
-            model.DONE: model.done_mark(base, record, self._inputs()),
+            model.DONE: model.done_mark(base, record, inputs),
         }
         if self.step.kind in STORED:
             properties[model.WAS] = model.was_mark(base, record.columns)
@@ -175,15 +181,6 @@ class Mechanism:
         """Return the names of properties that an earlier deploy wrote and that are no longer declared."""
         before = self.work.recorded.by_uuid.get(self.record.uuid)
         return [] if before is None else sorted(_declared(before).keys() - _declared(self.record).keys())
-
-    def _inputs(self) -> list[tuple[UUID, str]]:
-        """Return the ids of the objects that the object reads, each with the last step that changed it."""
-        steps_of_inputs = []
-        for dep in self.record.deps:
-            if (read := self.work.objects.get(dep.uuid)) is not None:
-                live = find_view(self.work.catalog, read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
-                steps_of_inputs.append((read.uuid, live.properties.get(STEP, "") if live is not None else ""))
-        return steps_of_inputs
 
 
 def _declared(record: RecordedObject) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.decide import Decision, record_of
+from airflow_provider_rfr.builtins.decide import Decision
 from airflow_provider_rfr.builtins.desired import DesiredObject, contract_of, definition_of, same_query
 from airflow_provider_rfr.builtins.model import (
     BuiltinObject,
@@ -22,6 +22,7 @@ from airflow_provider_rfr.builtins.model import (
     stable_id,
 )
 from airflow_provider_rfr.builtins.plan import Why
+from airflow_provider_rfr.builtins.planner import record_of
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
 
