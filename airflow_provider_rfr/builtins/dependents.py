@@ -20,11 +20,7 @@ from uuid import UUID
 
 from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, Effects, met
 from airflow_provider_rfr.builtins.decide import ChangeOrigin, Decision, Decisions, States, lost_column, reads
-from airflow_provider_rfr.builtins.desired import (
-    CycleError,
-    in_order,
-    relation,
-)
+from airflow_provider_rfr.builtins.desired import CycleError, in_order, relation
 from airflow_provider_rfr.builtins.model import (
     STORED,
     ActualState,

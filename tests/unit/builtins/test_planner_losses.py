@@ -11,19 +11,7 @@ import yaml
 from airflow_provider_rfr.builtins.model import BuiltinObject, Kind
 from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code, render, summary
 from airflow_provider_rfr.exceptions import ConfigurationError
-from tests.unit.builtins.catalogs import (
-    Catalog,
-    column,
-    did,
-    made,
-    mview,
-    obj,
-    problems,
-    sink,
-    spec,
-    table,
-    view,
-)
+from tests.unit.builtins.catalogs import Catalog, column, did, made, mview, obj, problems, sink, spec, table, view
 from tests.unit.messages import check_messages, raises
 
 T = table("ops.t", "id bigint", "note string")

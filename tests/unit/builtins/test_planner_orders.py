@@ -13,17 +13,7 @@ from airflow_provider_rfr.builtins.model import ActualState, Dependency, Registr
 from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code
 from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.exceptions import DeclarationError, PlanError
-from tests.unit.builtins.catalogs import (
-    Catalog,
-    create_order,
-    did,
-    drop_order,
-    mview,
-    problems,
-    spec,
-    table,
-    view,
-)
+from tests.unit.builtins.catalogs import Catalog, create_order, did, drop_order, mview, problems, spec, table, view
 from tests.unit.messages import check_messages, raises
 
 T = table("ops.t", "id bigint", "rows int")

@@ -13,17 +13,7 @@ import pytest
 from airflow_provider_rfr.builtins.model import CatalogSpec, DeclarationPlace, Dependency, Instance, Kind, Was
 from airflow_provider_rfr.builtins.plan import Plan, exit_code, render, summary
 from airflow_provider_rfr.exceptions import PlanError
-from tests.unit.builtins.catalogs import (
-    Catalog,
-    column,
-    made,
-    mview,
-    obj,
-    sink,
-    spec,
-    table,
-    view,
-)
+from tests.unit.builtins.catalogs import Catalog, column, made, mview, obj, sink, spec, table, view
 
 
 def versions() -> tuple[CatalogSpec, CatalogSpec]:

@@ -11,15 +11,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_provider_rfr.exceptions import SinkError
 from tests.unit.messages import raises
-from tests.unit.sinks.exporting import (
-    SOURCE,
-    Overwriting,
-    Scene,
-    numbers,
-    replace_files,
-    rows,
-    tag,
-)
+from tests.unit.sinks.exporting import SOURCE, Overwriting, Scene, numbers, replace_files, rows, tag
 
 
 @pytest.fixture

@@ -12,16 +12,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, CursorExpiredErr
 from airflow_provider_rfr.lake.rows import SourceTable
 from airflow_provider_rfr.sinks.run import needed_physicals, release_sink
 from tests.unit.messages import raises
-from tests.unit.sinks.exporting import (
-    SCHEMA,
-    SOURCE,
-    Overwriting,
-    Scene,
-    numbers,
-    replace_files,
-    rows,
-    tag,
-)
+from tests.unit.sinks.exporting import SCHEMA, SOURCE, Overwriting, Scene, numbers, replace_files, rows, tag
 
 
 def emptied(scene: Scene) -> None:
