@@ -573,7 +573,12 @@ class _TableChange:
                 continue
             decision.problems.append(because(Why.NEEDS_USING, column.column, column.before or "nothing", column.after))
             if (was := diff.proposed(column)) is not None:
-                decision.paste.append(_entry(diff.wanted[column.column.casefold()], was))
+                # The column with its ``was``, as a line of YAML.
+                both = (replace(diff.wanted[column.column.casefold()], was=()), was)
+                present, before = ({name: text for name, text in asdict(part).items() if text} for part in both)
+                entry = {**present, "was": before}
+                text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
+                decision.paste.append(f"- {text.strip()}")
         return StepAction.REWRITE
 
     def _lost(self, how: StepAction | None) -> Iterator[tuple[str, str]]:
@@ -606,15 +611,6 @@ class _TableChange:
         decision.reasons += decision.noticed.values()
         is_new = decision.differences.keys() & {Why.KIND_CHANGED, Why.QUERY_CHANGED, Why.STAR_CHANGED}
         return StepAction.RECOMPUTE if decision.noticed or is_new else how
-
-
-def _entry(column: Column, was: Was) -> str:
-    """Return the column with its ``was`` as a line of YAML to paste."""
-    both = (replace(column, was=()), was)
-    present, before = ({name: text for name, text in asdict(policies).items() if text} for policies in both)
-    entry = {**present, "was": before}
-    text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
-    return f"- {text.strip()}"
 
 
 def _decide_load(decision: Decision, *, unfinished: bool) -> None:

@@ -43,15 +43,6 @@ from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange,
 from airflow_provider_rfr.lake.tables import TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.sinks.run import needed_physicals, sink_states
 from airflow_provider_rfr.store import deploys
-from airflow_provider_rfr.store.deploys import (
-    Entry,
-    JournalStep,
-    begun_steps,
-    read_registry,
-    touched,
-    unfinished_ids,
-    write_registry,
-)
 from airflow_provider_rfr.store.engine import ControlStore, instant
 from airflow_provider_rfr.store.leases import Lease, acquire
 
@@ -64,13 +55,13 @@ log = logging.getLogger(__name__)
 
 def read_recorded(connection: Connection, project: str) -> RegistryState:
     """Return the recorded state, sinks included, as of one moment."""
-    registry = read_registry(connection, project)
+    registry = deploys.read_registry(connection, project)
     objects = tuple(model.decode(RecordedObject, json.loads(entry.body)) for entry in registry.entries)
     return RegistryState(registry.revision, registry.version, objects, sink_states(connection))
 
 
-def entry_of(obj: RecordedObject) -> Entry:
-    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, model.dumps(obj).decode())
+def entry_of(obj: RecordedObject) -> deploys.Entry:
+    return deploys.Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, model.dumps(obj).decode())
 
 
 def observe(
@@ -82,8 +73,8 @@ def observe(
     """
     with store.read() as connection:
         recorded = read_recorded(connection, project)
-        unfinished = frozenset(UUID(uuid) for uuid in touched(connection, project))
-        left = unfinished_ids(connection, project)
+        unfinished = frozenset(UUID(uuid) for uuid in deploys.touched(connection, project))
+        left = deploys.unfinished_ids(connection, project)
     views = list_views(catalog)
     entries: tuple[TableEntry | ViewEntry, ...] = (*views, *list_tables(catalog))
     # What a finished deploy retired is garbage: the object may be another table by now.
@@ -208,7 +199,7 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     own.
     """
     with store.read() as connection:
-        begun = begun_steps(connection, lease.name)
+        begun = deploys.begun_steps(connection, lease.name)
     for step in begun:
         if step.token < lease.token and step.uuid is not None:
             retry_conflicts(20)(_mark, catalog, step, lease)
@@ -217,7 +208,7 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
                 _collect(catalog, step)
 
 
-def _collect(catalog: Catalog, step: JournalStep) -> None:
+def _collect(catalog: Catalog, step: deploys.JournalStep) -> None:
     """Delete the data files of a step that can't commit any more."""
     table = MigratedTable.load(catalog, step.name)
     if table is not None and table.properties.get(MARKER) == step.uuid:
@@ -228,7 +219,7 @@ def _collect(catalog: Catalog, step: JournalStep) -> None:
             log.warning("files of deploy %s could not be deleted: %s", step.deploy_id, error)
 
 
-def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:
+def _mark(catalog: Catalog, step: deploys.JournalStep, lease: Lease) -> None:
     table = MigratedTable.load(catalog, step.name)
     if table is None or table.properties.get(MARKER) != step.uuid or model.token_of(table.properties) > step.token:
         return
@@ -380,7 +371,7 @@ def forget_objects(
     with acquire(store, project) as lease:
         with store.read() as connection:
             recorded = read_recorded(connection, project)
-            base = (recorded.revision, recorded.version, read_registry(connection, project).deploy_id)
+            base = (recorded.revision, recorded.version, deploys.read_registry(connection, project).deploy_id)
         by_key = {obj.key: obj for obj in recorded.objects}
         if unknown := [name for name in names if name.casefold() not in by_key]:
             raise ConfigurationError("name", f"{unknown[0]} is not recorded", suggestion(unknown[0], by_key))
@@ -403,5 +394,5 @@ def forget_objects(
             if table is not None and table.properties.get(MARKER) == str(obj.uuid):
                 table.alter(TableChange(unset=[mark for mark in _MARKS if mark in table.properties]))
         gone = [str(obj.uuid) for obj in leaving]
-        lease.write(lambda connection, now: write_registry(connection, project, *base, now, forgotten=gone))
+        lease.write(lambda connection, now: deploys.write_registry(connection, project, *base, now, forgotten=gone))
     return tuple(obj.name for obj in leaving)

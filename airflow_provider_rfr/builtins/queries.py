@@ -90,7 +90,7 @@ class _Scopes:
         if [name for name, _ in scope.references].count(alias) > 1:
             problem = f"it is not clear which table {alias or 'a star'} stands for"
             raise QueryError(problem, "give each an alias of its own")
-        source, aliases = scope.sources[alias], _given(node)
+        source, aliases = scope.sources[alias], _column_aliases(node)
         if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and aliases):
             return _renamed(self.outputs(source), aliases, alias)
         name = full_name(parts, self._namespace)
@@ -108,10 +108,8 @@ class _Scopes:
         """
         # A recursive query reads itself by a scope that knows nothing of its names.
         holder = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else scope.expression.parent
-        names = _given(holder) if scope.is_cte or scope.outer_columns else ()
-        return _renamed(tuple(self._names(scope.expression)), names, "a subquery")
-
-    def _names(self, query: exp.Expr) -> Iterator[Name]:
+        aliases = _column_aliases(holder) if scope.is_cte or scope.outer_columns else ()
+        query, outputs = scope.expression, list[Name]()
         while isinstance(query, (exp.SetOperation, exp.Subquery, exp.Lateral)):
             query = query.this
         if not isinstance(query, exp.Select):
@@ -122,7 +120,8 @@ class _Scopes:
                 names = [item.name for item in self.star(self._selects[id(query)], star)]
             elif not names:
                 raise QueryError(f"column {number} of a SELECT has no name", "give it one: ... AS name")
-            yield from names
+            outputs += names
+        return _renamed(tuple(outputs), aliases, "a subquery")
 
     def star(self, scope: Scope, star: exp.Star) -> list[_Item]:
         """Return the columns that a star, alone or behind a table's name, expands to, in Spark's order."""
@@ -215,16 +214,16 @@ def _joined(left: list[_Item], right: list[_Item], join: exp.Expr | None) -> lis
     return [*first, *(item for item in rest if item.name not in using)]
 
 
-def _given(node: exp.Expr | None) -> tuple[Name, ...]:
+def _column_aliases(node: exp.Expr | None) -> tuple[Name, ...]:
     """Return the names that an alias gives to columns: ``AS t(a, b)``."""
     alias = node.args.get("alias") if node is not None else None
     return tuple(column.this for column in alias.columns) if isinstance(alias, exp.TableAlias) else ()
 
 
-def _renamed(names: tuple[Name, ...], given: tuple[Name, ...], what: str) -> tuple[Name, ...]:
-    if given and len(given) != len(names):
-        raise QueryError(f"{what} has {len(names)} columns, and {len(given)} names for them")
-    return given or names
+def _renamed(names: tuple[Name, ...], aliases: tuple[Name, ...], what: str) -> tuple[Name, ...]:
+    if aliases and len(aliases) != len(names):
+        raise QueryError(f"{what} has {len(names)} columns, and {len(aliases)} names for them")
+    return aliases or names
 
 
 _NO_COLUMNS: Final = {
