@@ -548,7 +548,12 @@ class _TableChange:
             how = StepAction.EVOLVE
         if how is StepAction.REWRITE or self._origin_diff.texts or self._origin_diff.missing:
             how = self._make_values()
-        self._losses = dict(self._lost(how))
+        if self._desired.keeps_rows:
+            dropped = (change for change in self._origin_diff.changes if change.what is ChangeKind.DROP)
+            self._losses = {f"{self._obj.name}.{change.column}": f"column {change.column}" for change in dropped}
+            self._losses |= {f"{self._obj.name}.{path}": f"field {path}" for path in self._origin_diff.lost_fields}
+            for column in self._origin_diff.narrowed if how is StepAction.REWRITE else ():
+                self._losses[f"{self._obj.name}.{column.name}"] = f"values of {column.name} that are no {column.type}"
         if how is not None:
             self._decision.details |= {**self._origin_diff.updates(), **layout}
         if how is StepAction.REWRITE:
@@ -580,18 +585,6 @@ class _TableChange:
                 text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
                 decision.paste.append(f"- {text.strip()}")
         return StepAction.REWRITE
-
-    def _lost(self, how: StepAction | None) -> Iterator[tuple[str, str]]:
-        """Yield the names of losses to accept, and their descriptions."""
-        if not self._desired.keeps_rows:
-            return
-        for change in self._origin_diff.changes:
-            if change.what is ChangeKind.DROP:
-                yield f"{self._obj.name}.{change.column}", f"column {change.column}"
-        for path in self._origin_diff.lost_fields:
-            yield f"{self._obj.name}.{path}", f"field {path}"
-        for column in self._origin_diff.narrowed if how is StepAction.REWRITE else ():
-            yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
 
     def _with_the_rest(self, how: StepAction | None) -> StepAction | None:
         """Return the action for the whole table, which may need more than its columns do."""

@@ -122,33 +122,30 @@ class Decider:
     def decide(self) -> dict[UUID, Decision]:
         """Return all decisions, inputs before their readers."""
         for desired in self._wanted.objects.values():
-            self._decisions[desired.uuid] = self._decided(desired)
+            origin = find(desired, self._states, self._leaving)
+            problems = [*self._wanted.problems.get(desired.uuid, ()), *origin.conflicts]
+            decision = Decision(desired, drift=origin.drift, problems=problems)
+            decision.note_inputs(self._decisions)
+            decision.note_differences()
+            if desired.kind is Kind.SINK:
+                source = self._decisions.get(desired.reads[0].uuid) if desired.reads[0].uuid is not None else None
+                decide_sink(decision, source, unfinished=desired.uuid in self._live.unfinished)
+            elif desired.kind in STORED:
+                decide_table(decision, origin, self._states)
+            else:
+                decide_view(decision, origin)
+            if "load_anew" not in decision.details and self._is_done(desired):
+                decision.nothing_left()
+            if desired.key == _LIST and desired.kind in STORED:
+                self._list_objects(decision)
+            self._mark_leaving(decision)
+            self._rename(decision)
+            decision.problems += self._name_problems(decision)
+            if self._states.downgrade is not None and decision.touched:
+                decision.problems.insert(0, self._states.downgrade)
+                decision.paste = []
+            self._decisions[desired.uuid] = decision
         return self._decisions
-
-    def _decided(self, desired: DesiredObject) -> Decision:
-        origin = find(desired, self._states, self._leaving)
-        problems = [*self._wanted.problems.get(desired.uuid, ()), *origin.conflicts]
-        decision = Decision(desired, drift=origin.drift, problems=problems)
-        decision.note_inputs(self._decisions)
-        decision.note_differences()
-        if desired.kind is Kind.SINK:
-            source = self._decisions.get(desired.reads[0].uuid) if desired.reads[0].uuid is not None else None
-            decide_sink(decision, source, unfinished=desired.uuid in self._live.unfinished)
-        elif desired.kind in STORED:
-            decide_table(decision, origin, self._states)
-        else:
-            decide_view(decision, origin)
-        if "load_anew" not in decision.details and self._is_done(desired):
-            decision.nothing_left()
-        if desired.key == _LIST and desired.kind in STORED:
-            self._list_objects(decision)
-        self._mark_leaving(decision)
-        self._rename(decision)
-        decision.problems += self._name_problems(decision)
-        if self._states.downgrade is not None and decision.touched:
-            decision.problems.insert(0, self._states.downgrade)
-            decision.paste = []
-        return decision
 
     def _mark_leaving(self, decision: Decision) -> None:
         """Mark a table or view whose object becomes one of another kind: it gives up its name before the creation.

@@ -128,7 +128,19 @@ class _Scopes:
         column, except_ = star.parent, star.args.get("except_") or ()
         if any(star.args.get(modifier) for modifier in ("replace", "rename", "ilike")):
             raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
-        items = self._of_table(scope, column) if isinstance(column, exp.Column) else self.items(scope)
+        if isinstance(column, exp.Column):
+            parts = tuple(part.name for part in column.parts)
+            matches = [source for source in self.sources(scope) if source.prefix(parts) == len(parts) - 1]
+            if len(matches) != 1:
+                table = ".".join(part.this.written for part in column.parts[:-1])
+                raise QueryError(
+                    f"{table}.* is not a table of this SELECT", f"write the fields out: {table}.field, ..."
+                )
+            if matches[0].unknown is not None:
+                raise matches[0].unknown
+            items = [_Item(None, output) for output in matches[0].columns]
+        else:
+            items = self.items(scope)
         names, left_out = [item.name for item in items], [column.name for column in except_]
         for left_column in except_:
             if (isinstance(left_column, exp.Column) and left_column.table) or left_column.name not in names:
@@ -136,16 +148,6 @@ class _Scopes:
         if not (left := [item for item in items if item.name not in left_out]):
             raise QueryError("a star expands to no column")
         return left
-
-    def _of_table(self, scope: Scope, column: exp.Column) -> list[_Item]:
-        parts = tuple(part.name for part in column.parts)
-        matches = [source for source in self.sources(scope) if source.prefix(parts) == len(parts) - 1]
-        if len(matches) != 1:
-            name = ".".join(part.this.written for part in column.parts[:-1])
-            raise QueryError(f"{name}.* is not a table of this SELECT", f"write the fields out: {name}.field, ...")
-        if matches[0].unknown is not None:
-            raise matches[0].unknown
-        return [_Item(None, column) for column in matches[0].columns]
 
     def items(self, scope: Scope) -> list[_Item]:
         """Return the columns of all sources.
