@@ -33,7 +33,6 @@ from airflow_provider_rfr.lake.commits import write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
 from airflow_provider_rfr.lake.rows import SourceTable
 from airflow_provider_rfr.sinks.spec import CHOICES, SinkSpec, SinkState, findings
-from airflow_provider_rfr.sinks.targets import FileSender, HttpSender, HttpTarget
 from airflow_provider_rfr.sinks.windows import (
     Batch,
     SentColumns,
