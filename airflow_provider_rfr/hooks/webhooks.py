@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.store.deliveries import EndpointKey
     from airflow_provider_rfr.store.engine import ControlStore
     from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock
-    from airflow_provider_rfr.webhooks.deliveries import DeliverySummary, Notifier
     from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+    from airflow_provider_rfr.webhooks.operations import DeliverySummary, Notifier
     from airflow_provider_rfr.webhooks.outbox import StartFrom
 
 
@@ -196,8 +196,8 @@ class WebhookHook(BaseHook):
         :param notify_later: leave dead letters to :meth:`notify`, here or in another task
         """
         from airflow_provider_rfr.webhooks import operations
-        from airflow_provider_rfr.webhooks.deliveries import record_deliveries
         from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+        from airflow_provider_rfr.webhooks.operations import record_deliveries
         from airflow_provider_rfr.webhooks.outbox import release_snapshots
 
         endpoints, retention = self._register_endpoints(tables), retention_seconds()
@@ -228,7 +228,7 @@ class WebhookHook(BaseHook):
         Where it raised, it is called again the next time.
         """
         from airflow_provider_rfr.store.deliveries import load_endpoints
-        from airflow_provider_rfr.webhooks.deliveries import notify_dead_letters
+        from airflow_provider_rfr.webhooks.operations import notify_dead_letters
 
         with self.store.read() as connection:
             rows = load_endpoints(connection, self.endpoints(tables))

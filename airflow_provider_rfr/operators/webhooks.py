@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from airflow_provider_rfr.store.engine import ControlStore
-    from airflow_provider_rfr.webhooks.deliveries import DeadLetter, FailedDelivery
+    from airflow_provider_rfr.webhooks.operations import DeadLetter, FailedDelivery
 
 
 log = logging.getLogger(__name__)

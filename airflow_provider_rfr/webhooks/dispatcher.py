@@ -2,6 +2,9 @@
 
 Any number of dispatchers may run at once, in any number of processes. For every delivery, through any crash: at least
 one call, the same id on every copy, and at most one call in flight unless a lease runs out.
+
+Each worker has threads of its own, so that a dead or slow endpoint holds up no other, and a circuit breaker. Tables
+that are configured alike share a worker: it is the same receiver.
 """
 
 from __future__ import annotations
@@ -14,29 +17,283 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial, reduce
+from itertools import repeat
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.http.client import Client
 from airflow_provider_rfr.lake.commit_event import CommitEvent, merge
 from airflow_provider_rfr.store import deliveries
-from airflow_provider_rfr.store.claims import Claim, MergedCommits, Result, claim, next_due, settle
+from airflow_provider_rfr.store.claims import (
+    AttemptOutcome,
+    Claim,
+    ClaimRequest,
+    MergedCommits,
+    Result,
+    claim,
+    next_due,
+    settle,
+)
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import Clock, ControlStore, SystemClock
 from airflow_provider_rfr.webhooks._fields import holds_sealed_text
-from airflow_provider_rfr.webhooks._worker import Ended, EndpointWorker
-from airflow_provider_rfr.webhooks.block import Endpoint
-from airflow_provider_rfr.webhooks.calls import Call, Connections, ConnectionSettings, TokenKeeper, resolve
-from airflow_provider_rfr.webhooks.deliveries import DeliverySummary, Notifier, notify_dead_letters
+from airflow_provider_rfr.webhooks.block import Endpoint, Ordering
+from airflow_provider_rfr.webhooks.calls import (
+    Call,
+    Connections,
+    TokenKeeper,
+    attempt,
+    no_connections,
+    resolve,
+    scheduled_wait,
+    with_next_attempt,
+)
+from airflow_provider_rfr.webhooks.operations import (
+    DeliverySummary,
+    FailedDelivery,
+    Notifier,
+    enable,
+    notify_dead_letters,
+)
 from airflow_provider_rfr.webhooks.outbox import merged_id
 
 log = logging.getLogger(__name__)
+
+_MOST_CLAIMS: Final = 16
+_MOST_THREADS: Final = 4
+_SLOW_START: Final = 0.05
+_SLOW_ATTEMPT: Final = 0.025
+_ASK_AGAIN: Final = 0.25
+_ASK_AT_LEAST: Final = 2.0
+_FAILURES_TO_OPEN: Final = 3
+_FAILURES: Final = frozenset({"connection", "timeout", "tls", "token", "redirect", "configuration", "lookup"})
+_BUSY: Final = frozenset({408, 429})
+_REFUSALS: Final = frozenset({"address", "configuration"})
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitBreaker:
+    """A circuit breaker that stops calls to an endpoint that fails.
+
+    Closed: calls are made. Open: none is made, for a time that the store keeps. Half-open, after that time: one call at
+    a time probes the endpoint; a success closes the breaker, a failure opens it for longer. A delivery's own waits are
+    longer than that; but where many are due, not each has to find out that the endpoint is down.
+
+    :ivar failures: failed attempts in a row, of any deliveries
+    :ivar open_ms: milliseconds for which the last attempts opened it
+    :ivar gone: the endpoint answered 410, so the breaker stays open until the endpoint is enabled by hand
+    """
+
+    failures: int = 0
+    open_ms: int = 0
+    gone: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the last attempts opened the circuit breaker."""
+        return self.gone or self.open_ms > 0
+
+    @property
+    def needs_probe(self) -> bool:
+        """Tell whether so many attempts failed that the breaker is half-open after its time: one call at a time."""
+        return self.failures >= _FAILURES_TO_OPEN
+
+    def after(self, results: Iterable[Result]) -> CircuitBreaker:
+        """Return the breaker after these attempts, in the order in which they ended."""
+        failures, open_ms, gone = self.failures, 0, self.gone
+        for result in results:
+            gone = gone or result.reason == "gone"
+            if result.ending is AttemptOutcome.DELIVERED:
+                failures, open_ms = 0, 0
+            elif result.reason in _FAILURES or (result.status or 0) >= 500 or result.status in _BUSY:
+                failures += 1
+                beyond = failures - _FAILURES_TO_OPEN + 1
+                open_ms = max(result.asked, int(scheduled_wait("quick", beyond) * 1000) if beyond > 0 else 0)
+            elif result.status is not None:
+                # It answered, if only to refuse this delivery.
+                failures, open_ms = 0, 0
+        return CircuitBreaker(failures, open_ms, gone)
+
+
+Ended: TypeAlias = "tuple[EndpointWorker, Result]"
+"""How a claim of a worker ended."""
+
+
+class EndpointWorker:
+    """A worker that sends the deliveries of endpoints that are configured alike.
+
+    The dispatcher's thread calls all public methods; the worker's own threads take claims from a queue, send them, and
+    put results into the dispatcher's queue. Besides, they write the resolved address and how long attempts take.
+
+    :ivar keys: the endpoints, by their ids in the store
+    :ivar in_hand: claims whose result the dispatcher has not taken
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rows: Sequence[EndpointRow],
+        resolve: Callable[[], Call],
+        done: SimpleQueue[Ended],
+        clock: Clock,
+        *,
+        slack: float,
+    ) -> None:
+        self.keys: Mapping[int, EndpointKey] = {row.id: row.key for row in rows}
+        self.in_hand = 0
+        self._endpoint = endpoint
+        self._resolve = resolve
+        self._done = done
+        self._clock = clock
+        self._slack = slack
+        # Seconds: for one attempt, some waiting for a thread, and a store that is busy when it ends.
+        self._lease = float(endpoint.timeout) + slack
+        self._breaker = CircuitBreaker(max(row.failing for row in rows))
+        self._jobs: SimpleQueue[tuple[Claim, float] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._ask_after = 0.0
+        self._misses = 0
+        self._began_at = 0.0
+        self._last_seconds = 0.0
+        self._lock = threading.Lock()
+        self._call: Call | None = None
+
+    def wants_more(self) -> bool:
+        """Tell whether the store should be asked for claims although workers have some in hand."""
+        # Half of them at once, rather than one by one; and more seldom, the longer nothing has been due.
+        return self.in_hand <= self._most_claims // 2 and time.monotonic() >= self._ask_after
+
+    def claim_request(self) -> ClaimRequest:
+        """Return the number and kind of claims that the worker can take now."""
+        return ClaimRequest(
+            endpoint_ids=tuple(self.keys),
+            capacity=max(0, self._most_claims - self.in_hand),
+            lease=int(self._lease * 1000),
+            interval=int(self._endpoint.interval * 1000),
+            strict=self._endpoint.ordering is Ordering.STRICT,
+            probe=self._breaker.needs_probe,
+        )
+
+    def put(self, claims: Sequence[Claim], asked_at: float) -> None:
+        """Send the claims of the store; ``asked_at``: by the monotonic clock, a moment before the leases began."""
+        # An attempt that began later could be answered after its lease.
+        # A quarter of the slack is kept for writing the result before the lease ends.
+        latest = asked_at + self._lease - self._slack / 4 - float(self._endpoint.timeout)
+        self.in_hand += len(claims)
+        for job in zip(claims, repeat(latest)):
+            self._jobs.put(job)
+        if claims and not self._threads:
+            self._start_thread()
+        self._misses = 0 if claims else self._misses + 1
+        self._ask_after = asked_at + min(_ASK_AT_LEAST, self._misses * _ASK_AGAIN)
+
+    def widen(self) -> None:
+        """Start one more thread, if jobs wait because all threads wait for answers."""
+        is_slow = self._last_seconds > _SLOW_ATTEMPT or time.monotonic() - self._began_at > _SLOW_START
+        may_start = 0 < len(self._threads) < _MOST_THREADS and not self._breaker.needs_probe
+        if is_slow and may_start and not self._jobs.empty():
+            self._start_thread()
+
+    def finish(self, results: Sequence[Result]) -> bool:
+        """Take note of attempts that ended, and tell whether :meth:`row_values` have to be stored."""
+        self.in_hand -= len(results)
+        before, self._breaker = self._breaker, self._breaker.after(results)
+        return self._breaker != before or self._breaker.is_open
+
+    @property
+    def is_open(self) -> bool:
+        return self._breaker.is_open
+
+    def row_values(self, now: int) -> dict[str, Any]:
+        """Return the circuit breaker as columns of the endpoints' rows; ``now``: milliseconds since 1970."""
+        breaker = self._breaker
+        open_until = now + breaker.open_ms if breaker.open_ms else None
+        values: dict[str, Any] = {"failing": breaker.failures, "open_until": open_until}
+        if breaker.gone:
+            digest = None if self._call is None else self._call.address_digest
+            values |= {"disabled_at": now, "disabled_reason": "it answered 410 Gone", "disabled_address": digest}
+        return values
+
+    def take_back(self) -> list[Ended]:
+        """Return the claims that no thread has begun."""
+        unsent: list[Ended] = []
+        try:
+            while True:
+                # A thread may take the same job a moment earlier. Then it is sent, and ends like any other.
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    unsent.append((self, Result(job[0], AttemptOutcome.UNSENT)))
+        except Empty:
+            self.in_hand -= len(unsent)
+            return unsent
+
+    def close(self) -> None:
+        """Let the threads end after the attempt that they are at, whose time is limited."""
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def failure(self, result: Result) -> FailedDelivery | None:
+        """Return the report of a delivery that was given up or refused; None for others."""
+        is_refusal = result.reason in _REFUSALS
+        if result.ending is not AttemptOutcome.DEAD and not is_refusal:
+            return None
+        trigger, detail = self.keys[result.claim.endpoint_id].trigger, result.detail or result.reason or ""
+        return FailedDelivery(trigger, self._host, detail, self._endpoint.on_failure.value, is_refusal)
+
+    @property
+    def _host(self) -> str:
+        return "address unknown" if self._call is None else self._call.host
+
+    @property
+    def _most_claims(self) -> int:
+        return 1 if self._breaker.needs_probe else _MOST_CLAIMS
+
+    def _start_thread(self) -> None:
+        self._began_at = time.monotonic()
+        name = f"rfr-webhook-{self._endpoint.name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        # Of its own, since requests does not promise that threads can share a session.
+        client = Client()
+        while (job := self._jobs.get()) is not None:
+            claim, latest = job
+            began = self._began_at = time.monotonic()
+            try:
+                result = self._send(claim, latest, client)
+            except BaseException as error:  # noqa: BLE001 - a job without a result would be waited for for ever
+                result = self._failed(claim, "internal", f"it could not be sent: {type(error).__name__}")
+            self._last_seconds = time.monotonic() - began
+            self._done.put((self, result))
+        client.close()
+
+    def _send(self, claim: Claim, latest: float, client: Client) -> Result:
+        try:
+            # One thread asks for the connection, and the others wait: secrets backends are slow.
+            with self._lock:
+                call = self._call = self._call or self._resolve()
+        except RfrError as error:
+            return self._failed(claim, "configuration", f"it can't be found out how to call it: {error}")
+        except Exception as error:  # noqa: BLE001 - secrets backends raise anything; their texts may hold secrets
+            return self._failed(claim, "lookup", f"it can't be found out how to call it: {type(error).__name__}")
+        if time.monotonic() > latest:
+            # It waited too long for a thread, or for the address.
+            return Result(claim, AttemptOutcome.UNSENT)
+        return attempt(call, claim, self.keys[claim.endpoint_id], client, self._clock)
+
+    def _failed(self, claim: Claim, reason: str, detail: str) -> Result:
+        result = Result(claim, AttemptOutcome.RETRY, reason, detail, at=int(self._clock.now() * 1000))
+        return with_next_attempt(result, self.keys[claim.endpoint_id], self._endpoint, self._clock, host=self._host)
+
 
 _RESULT_WAIT: Final = 0.1
 _BATCH_WAIT: Final = 0.008
@@ -177,11 +434,6 @@ _LEAST_SLACK: Final = 1.0
 _LONGEST_NAP: Final = 30.0
 _SHORTEST_NAP: Final = 0.05
 _LONGEST_TIMEOUT: Final = 300.0
-
-
-def no_connections(name: str) -> ConnectionSettings:
-    """Raise an error for the name of a connection, for callers without Airflow connections."""
-    raise ConfigurationError("connection", f"{name!r} can't be looked up here", "write a url, or deliver in Airflow")
 
 
 class Dispatcher:
@@ -352,10 +604,3 @@ class Dispatcher:
 
     def _notify(self, ids: Collection[int]) -> list[str]:
         return notify_dead_letters(self._store, ids, self._on_dead) if self._on_dead is not None and ids else []
-
-
-def enable(store: ControlStore, ids: Iterable[int]) -> int:
-    """Enable endpoints that were paused, disabled or failing, and return their number."""
-    wanted = list(ids)
-    values = dict.fromkeys(("paused_at", "disabled_at", "disabled_reason", "disabled_address", "open_until"))
-    return store.run(lambda connection: deliveries.change_endpoints(connection, wanted, failing=0, **values))

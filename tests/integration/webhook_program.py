@@ -18,10 +18,9 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_c
 from airflow_provider_rfr.store import deliveries
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import dispatcher, outbox
-from airflow_provider_rfr.webhooks._worker import EndpointWorker
 from airflow_provider_rfr.webhooks.block import parse_triggers
-from airflow_provider_rfr.webhooks.deliveries import DeliverySummary
-from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, EndpointWorker
+from airflow_provider_rfr.webhooks.operations import DeliverySummary
 from tests.soon import PATIENCE
 from tests.webhook_receiver import LAKE, TABLE, events
 

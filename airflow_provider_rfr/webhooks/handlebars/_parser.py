@@ -19,11 +19,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from airflow_provider_rfr.documents import nearest
-from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Helper
 from airflow_provider_rfr.webhooks.handlebars.values import (
+    HELPERS,
     MAX_SAFE_INTEGER,
     UNDEFINED,
     WHITESPACE,
+    Helper,
     TemplateProblem,
     quoted_name,
     text_of,

@@ -6,6 +6,7 @@ or JSON that no value can break. Every error is a ``TemplateError`` with line an
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,25 +17,26 @@ from typing import Any
 from airflow_provider_rfr.documents import nearest
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.webhooks.handlebars._blocks import Block, Mustache, Program, Text, parse
-from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Argument, Arguments, Missing
 from airflow_provider_rfr.webhooks.handlebars._parser import Expression, Literal, Path
 from airflow_provider_rfr.webhooks.handlebars.values import (
+    HELPERS,
     LONGEST_SHOWN,
+    MAX_VALUE_DEPTH,
     UNDEFINED,
+    Argument,
+    Arguments,
     JsonText,
+    Missing,
     NoText,
     RenderBudget,
     TemplateProblem,
-    copied,
     get,
-    has,
     is_list,
     is_map,
     is_nothing,
     is_true,
     keys,
     kind_of,
-    loosely_equal,
     quoted,
     quoted_name,
     quoted_size,
@@ -45,24 +47,35 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
 )
 
 
-def render_program(program: Program, variables: Mapping[str, object], budget: RenderBudget, *, json_mode: bool) -> str:
-    """Return a template's text.
+def _copied(value: Any, budget: RenderBudget, label: str, at: int, depth: int = 0) -> Any:
+    """Return a copy of the value with dicts, lists and scalars of Python's own types.
 
-    :raises TemplateProblem: a variable is missing or can't be printed, or a limit is reached
+    :param label: names the value in errors
     """
-    output = _JsonOutput(budget) if json_mode else _PlainOutput(budget)
-    _Evaluation(output, budget).program(program, _Frame.root(variables))
-    return well_formed("".join(output.parts))
-
-
-def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: RenderBudget) -> Any:
-    """Return a copy of the value of one expression.
-
-    :raises TemplateProblem: as :func:`render_program`
-    """
-    expression = mustache.expression
-    value = _Evaluation(_PlainOutput(budget), budget).value(expression, _Frame.root(variables), Missing.ERROR)
-    return copied(value, budget, expression.label, mustache.at)
+    budget.step(at)
+    try:
+        if depth > MAX_VALUE_DEPTH and (is_map(value) or is_list(value)):
+            raise NoText(f"more than {MAX_VALUE_DEPTH} nested lists and maps")
+        if is_map(value):
+            names = keys(value)
+            for name in names:
+                budget.write(size_of(name), at)
+            return {well_formed(name): _copied(value[name], budget, label, at, depth + 1) for name in names}
+        if is_list(value):
+            return [_copied(item, budget, label, at, depth + 1) for item in value]
+        text = text_of(value)
+        budget.write(size_of(text), at)
+        # Of Python's own types, and not of subclasses.
+        if isinstance(value, str):
+            return well_formed(text)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return int(value)
+        if isinstance(value, float):
+            return float(value)
+        return None if value is UNDEFINED else value
+    except NoText as error:
+        kind = error.kind
+    raise TemplateProblem(f"{label} has no JSON: it is, or holds, {kind}", at)
 
 
 class _PlainOutput:
@@ -152,6 +165,64 @@ def _printed(value: object, expression: Expression, at: int, as_text: Callable[[
     raise TemplateProblem(f"{expression.label} is {kind}{remedy}", at)
 
 
+# JavaScript's objects inherit these names, so handlebars.js finds them in maps and prints nothing. Here they exist and
+# are undefined.
+_INHERITED = frozenset(
+    {
+        *("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toLocaleString", "toString"),
+        *("valueOf", "__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__", "__proto__"),
+    }
+)
+_JS_NUMBER = re.compile(r"(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\Z", re.ASCII)
+
+
+def _loosely_equal(one: object, other: object) -> bool:
+    """Compare as JavaScript's ``==``, by which handlebars.js decides whether a block adds a level to ``../``."""
+    if one is other:
+        return True
+    if is_nothing(one) or is_nothing(other):
+        return is_nothing(one) and is_nothing(other)
+    one_is_container, other_is_container = is_list(one) or is_map(one), is_list(other) or is_map(other)
+    if one_is_container and other_is_container:
+        return False
+    one, other = _primitive(one), _primitive(other)
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other
+    return _number(one) == _number(other)
+
+
+def _primitive(value: object) -> object:
+    """Return the value that ``==`` compares: JavaScript converts a list or map to text first."""
+    if not is_list(value) and not is_map(value):
+        return value
+    for _ in range(MAX_VALUE_DEPTH):
+        if not is_list(value) or len(value) != 1:
+            break
+        value = value[0]
+    if is_map(value):
+        return "[object Object]"
+    try:
+        return "" if is_list(value) and not value else text_of(value)
+    except NoText:
+        return ",\0"  # the text of a list of several items equals nothing that templates compare
+
+
+def _number(value: object) -> float:
+    if isinstance(value, (int, float)):
+        return value
+    text = str.strip(value) if isinstance(value, str) else "-"
+    if not text:
+        return 0
+    return float(text) if len(text) < 300 and _JS_NUMBER.match(text) else math.nan
+
+
+def _has(value: object, name: str) -> bool:
+    """Tell whether strict mode finds the name: only on lists and maps."""
+    if is_map(value):
+        return name in value or name in _INHERITED
+    return is_list(value) and get(value, name) is not UNDEFINED
+
+
 # The context inside of {{#if}} and the like where it is null outside: it has no names.
 _NO_CONTEXT: Mapping[str, object] = {}
 # The value of a name in ``as |...|`` of a block that gives it none.
@@ -187,7 +258,7 @@ class _Frame:
         data: dict[str, object] | None = None,
     ) -> _Frame:
         outer, params = self.contexts[-1], self.params
-        same = loosely_equal(context, outer) or (context is _NO_CONTEXT and outer is None)
+        same = _loosely_equal(context, outer) or (context is _NO_CONTEXT and outer is None)
         if names:
             missing = _NO_VALUE if values is None else UNDEFINED
             padded = (*(values or ()), *(missing for _ in names))[: len(names)]
@@ -301,7 +372,7 @@ class _Evaluation:
         value, parts = frame.base(path)
         for index, part in enumerate(parts):
             last = index == len(parts) - 1
-            if missing is Missing.ERROR and last and not has(value, part):
+            if missing is Missing.ERROR and last and not _has(value, part):
                 raise _missing(path, part, value, frame)
             if is_nothing(value) and missing is not Missing.UNDEFINED:
                 raise _missing(path, part, value, frame)
@@ -374,7 +445,10 @@ class CompiledTemplate:
         :raises TemplateError: a variable is missing or can't be printed, or a limit is reached
         """
         try:
-            return render_program(self._program, variables, budget or RenderBudget(), json_mode=self._json_mode)
+            budget = budget or RenderBudget()
+            output = _JsonOutput(budget) if self._json_mode else _PlainOutput(budget)
+            _Evaluation(output, budget).program(self._program, _Frame.root(variables))
+            return well_formed("".join(output.parts))
         except (TemplateProblem, RecursionError) as problem:
             failure = problem
         # Outside of the handler, so that no context with values is attached to the error.
@@ -386,7 +460,9 @@ class CompiledTemplate:
         if len(body) != 1 or not isinstance(body[0], Mustache):
             return self.render(variables, budget=budget)
         try:
-            return evaluate(body[0], variables, budget or RenderBudget())
+            budget, expression = budget or RenderBudget(), body[0].expression
+            value = _Evaluation(_PlainOutput(budget), budget).value(expression, _Frame.root(variables), Missing.ERROR)
+            return _copied(value, budget, expression.label, body[0].at)
         except (TemplateProblem, RecursionError) as problem:
             failure = problem
         raise _error(self._text, failure)

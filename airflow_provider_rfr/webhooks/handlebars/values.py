@@ -1,8 +1,9 @@
-"""Values of templates, as text and as JSON, and the budget of one rendering.
+"""Values of templates, as text and as JSON; the budget of one rendering; and the helpers: ``json``, ``eq``, ``date``...
 
 Values are what JSON has (None, bool, int, float, str, lists, maps) and ``UNDEFINED``. Integers are exact, however
 large: a snapshot id does not fit JavaScript's only number type. Nothing here reads an attribute of a value, calls one,
-or makes text of a list or map. Sizes are counted before a text is made.
+or makes text of a list or map. Sizes are counted before a text is made. A helper returns a value and has no
+side effects.
 """
 
 from __future__ import annotations
@@ -10,9 +11,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
+from enum import Enum
+from functools import partial
 from typing import Any, TypeGuard
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from airflow_provider_rfr.text import cut
 
@@ -25,16 +33,7 @@ MAX_VALUE_DEPTH = 100
 _MAX_INTEGER_BITS = 13_000
 _LAST_INDEX = 2**32 - 2
 
-# JavaScript's objects inherit these names, so handlebars.js finds them in maps and prints nothing. Here they exist and
-# are undefined.
-_INHERITED = frozenset(
-    {
-        *("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toLocaleString", "toString"),
-        *("valueOf", "__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__", "__proto__"),
-    }
-)
 _INDEX = re.compile(r"(?:0|[1-9][0-9]{0,9})\Z", re.ASCII)
-_JS_NUMBER = re.compile(r"(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\Z", re.ASCII)
 
 
 class _Undefined:
@@ -206,13 +205,6 @@ def _float_text(value: float) -> str:
     return f"-{text}" if sign else text
 
 
-def has(value: object, name: str) -> bool:
-    """Tell whether strict mode finds the name: only on lists and maps."""
-    if is_map(value):
-        return name in value or name in _INHERITED
-    return is_list(value) and (name == "length" or _item(value, name) is not UNDEFINED)
-
-
 def get(value: object, name: str) -> object:
     """Return the key of a map, item of a list, or character of a text; ``UNDEFINED`` if there is none."""
     if is_map(value):
@@ -221,12 +213,11 @@ def get(value: object, name: str) -> object:
         # A subclass may override what is used of it below.
         value = text_of(value)
     if is_list(value) or isinstance(value, str):
-        return len(value) if name == "length" else _item(value, name)
+        if name == "length":
+            return len(value)
+        if _INDEX.match(name) and int(name) < len(value):
+            return value[int(name)]
     return UNDEFINED
-
-
-def _item(value: Sequence[Any], name: str) -> object:
-    return value[int(name)] if _INDEX.match(name) and int(name) < len(value) else UNDEFINED
 
 
 def keys(value: Mapping[Any, object]) -> list[str]:
@@ -244,46 +235,6 @@ def keys(value: Mapping[Any, object]) -> list[str]:
         else:
             others.append(key)
     return [*map(str, sorted(indices)), *others]
-
-
-def loosely_equal(one: object, other: object) -> bool:
-    """Compare as JavaScript's ``==``, by which handlebars.js decides whether a block adds a level to ``../``."""
-    if one is other:
-        return True
-    if is_nothing(one) or is_nothing(other):
-        return is_nothing(one) and is_nothing(other)
-    one_is_container, other_is_container = is_list(one) or is_map(one), is_list(other) or is_map(other)
-    if one_is_container and other_is_container:
-        return False
-    one, other = _primitive(one), _primitive(other)
-    if isinstance(one, str) and isinstance(other, str):
-        return one == other
-    return _number(one) == _number(other)
-
-
-def _primitive(value: object) -> object:
-    """Return the value that ``==`` compares: JavaScript converts a list or map to text first."""
-    if not is_list(value) and not is_map(value):
-        return value
-    for _ in range(MAX_VALUE_DEPTH):
-        if not is_list(value) or len(value) != 1:
-            break
-        value = value[0]
-    if is_map(value):
-        return "[object Object]"
-    try:
-        return "" if is_list(value) and not value else text_of(value)
-    except NoText:
-        return ",\0"  # the text of a list of several items equals nothing that templates compare
-
-
-def _number(value: object) -> float:
-    if isinstance(value, (int, float)):
-        return value
-    text = str.strip(value) if isinstance(value, str) else "-"
-    if not text:
-        return 0
-    return float(text) if len(text) < 300 and _JS_NUMBER.match(text) else math.nan
 
 
 def size_of(text: str) -> int:
@@ -338,20 +289,6 @@ def scalar(value: object) -> str:
     return text_of(value)
 
 
-def json_text(value: object, budget: RenderBudget, label: str, at: int) -> JsonText:
-    """Return the value as compact JSON, as JavaScript's ``JSON.stringify`` writes it.
-
-    :param label: names the value in errors
-    """
-    writer = _JsonWriter(budget, at)
-    try:
-        writer.write(value, 0)
-        return JsonText("".join(writer.parts))
-    except NoText as error:
-        kind = error.kind
-    raise TemplateProblem(f"{label} has no JSON: it is, or holds, {kind}", at)
-
-
 class _JsonWriter:
     """A writer that collects the parts of one JSON text; each is counted before it is made."""
 
@@ -392,39 +329,317 @@ class _JsonWriter:
         self.parts.append(text)
 
 
-def copied(value: Any, budget: RenderBudget, label: str, at: int, depth: int = 0) -> Any:
-    """Return a copy of the value with dicts, lists and scalars of Python's own types.
-
-    :param label: names the value in errors
-    """
-    budget.step(at)
-    try:
-        if depth > MAX_VALUE_DEPTH and (is_map(value) or is_list(value)):
-            raise NoText(f"more than {MAX_VALUE_DEPTH} nested lists and maps")
-        if is_map(value):
-            names = keys(value)
-            for name in names:
-                budget.write(size_of(name), at)
-            return {well_formed(name): copied(value[name], budget, label, at, depth + 1) for name in names}
-        if is_list(value):
-            return [copied(item, budget, label, at, depth + 1) for item in value]
-        text = text_of(value)
-        budget.write(size_of(text), at)
-        # Of Python's own types, and not of subclasses.
-        if isinstance(value, str):
-            return well_formed(text)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return int(value)
-        if isinstance(value, float):
-            return float(value)
-        return None if value is UNDEFINED else value
-    except NoText as error:
-        kind = error.kind
-    raise TemplateProblem(f"{label} has no JSON: it is, or holds, {kind}", at)
-
-
 def well_formed(text: str) -> str:
     """Join surrogate pairs and replace lone surrogates, so that every encoding can carry the text."""
     if _LONE_SURROGATE.search(text):
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+class Missing(Enum):
+    """The value of a name that does not exist."""
+
+    ERROR = 1
+    UNDEFINED_AT_THE_END = 2
+    """As for arguments in handlebars.js: ``b`` of ``a.b`` may be missing; a missing ``a`` is an error."""
+    UNDEFINED = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """One argument of a call; ``label``: as the template writes it."""
+
+    value: Any
+    label: str
+    at: int
+
+    def wrong(self, wanted: str) -> TemplateProblem:
+        return TemplateProblem(f"{self.label} is {kind_of(self.value)}; this helper takes {wanted}", self.at)
+
+    def text(self) -> str:
+        try:
+            return text_of(self.value)
+        except NoText:
+            pass
+        raise self.wrong("text")  # outside of the handler, so that the error has no context
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call: by position (``arguments[0]``) and by name."""
+
+    positional: Sequence[Argument]
+    named: Mapping[str, Argument]
+    budget: RenderBudget
+    at: int
+
+    def __getitem__(self, index: int) -> Argument:
+        return self.positional[index]
+
+
+@dataclass(frozen=True, eq=False)
+class Helper:
+    """A helper.
+
+    :ivar usage: an example for error messages
+    :ivar least, most: how many arguments it takes; ``most`` is ``None`` for any number
+    :ivar missing: the value of missing names in the first ``lenient`` arguments; in others they are errors
+    :ivar named: the names of arguments that it takes
+    :ivar ignores_named: it takes arguments of any name and ignores them
+    """
+
+    name: str
+    run: Callable[[Arguments], object]
+    usage: str
+    least: int
+    most: int | None
+    missing: Missing = Missing.ERROR
+    lenient: int = 0
+    named: tuple[str, ...] = ()
+    ignores_named: bool = False
+
+
+def _json(arguments: Arguments) -> object:
+    """Return compact JSON, as JavaScript's ``JSON.stringify`` writes it."""
+    first = arguments[0]
+    writer = _JsonWriter(arguments.budget, first.at)
+    try:
+        writer.write(first.value, 0)
+        return JsonText("".join(writer.parts))
+    except NoText as error:
+        kind = error.kind
+    raise TemplateProblem(f"{first.label} has no JSON: it is, or holds, {kind}", first.at)
+
+
+def _lookup(arguments: Arguments) -> object:
+    value, name = arguments[0].value, arguments[1]
+    if not (is_true(value) or is_list(value)):
+        return value
+    if is_nothing(name.value):
+        return get(value, "null" if name.value is None else "undefined")
+    try:
+        return get(value, text_of(name.value))
+    except NoText:
+        pass
+    raise name.wrong("a name or a number")
+
+
+def _len(arguments: Arguments) -> object:
+    value = arguments[0].value
+    if isinstance(value, str) or is_list(value) or is_map(value):
+        return len(value)
+    raise arguments[0].wrong("a list, a map or text")
+
+
+def _eq(arguments: Arguments) -> bool:
+    return _equal(arguments[0].value, arguments[1].value, arguments.budget, arguments.at)
+
+
+def _equal(one: Any, other: Any, budget: RenderBudget, at: int, depth: int = 0) -> bool:
+    """Tell whether two values are deeply equal in kind and value; null equals undefined."""
+    budget.step(at)
+    if depth > MAX_VALUE_DEPTH:
+        raise TemplateProblem(f"values with more than {MAX_VALUE_DEPTH} nested lists and maps can't be compared", at)
+    if is_number(one) and is_number(other):
+        return bool(one == other)
+    if isinstance(one, str) and isinstance(other, str):
+        budget.read(min(len(one), len(other)), at)
+        return one == other
+    if is_list(one) and is_list(other):
+        return len(one) == len(other) and all(
+            _equal(left, right, budget, at, depth + 1) for left, right in zip(one, other, strict=True)
+        )
+    if is_map(one) and is_map(other):
+        budget.step(at, min(len(one), len(other)))
+        return one.keys() == other.keys() and all(_equal(one[key], other[key], budget, at, depth + 1) for key in one)
+    return one is other or (is_nothing(one) and is_nothing(other))
+
+
+def _compares(wanted: Callable[[int], bool]) -> Callable[[Arguments], bool]:
+    """Return a helper that orders numbers, times or texts; ``wanted`` gets -1, 0 or 1 for less, equal and greater."""
+
+    def run(arguments: Arguments) -> bool:
+        one, other = arguments[0].value, arguments[1].value
+        if isinstance(one, str) and isinstance(other, str):
+            arguments.budget.read(min(len(one), len(other)), arguments.at)
+            times = parse_time(one), parse_time(other)
+            one, other = times if None not in times else (one, other)
+        elif not (is_number(one) and is_number(other)):
+            raise arguments[1].wrong(f"two numbers or two texts, and {arguments[0].label} is {kind_of(one)}")
+        return wanted((one > other) - (one < other))
+
+    return run
+
+
+def _combines(holds: Callable[[Iterable[bool]], bool]) -> Callable[[Arguments], bool]:
+    return lambda arguments: holds(is_true(operand.value) for operand in arguments.positional)
+
+
+def _is_blank(value: object) -> bool:
+    return is_nothing(value) or (isinstance(value, str) and not value)
+
+
+def _default(arguments: Arguments) -> object:
+    value = arguments[0].value
+    return arguments[1].value if _is_blank(value) else value
+
+
+def _join(arguments: Arguments) -> object:
+    first, budget = arguments[0], arguments.budget
+    if not is_list(first.value):
+        raise first.wrong("a list")
+    separator = arguments[1].text() if len(arguments.positional) > 1 else ","
+    budget.step(arguments.at, len(first.value))
+    texts = [Argument(item, f"an item of {first.label}", first.at).text() for item in first.value]
+    size = size_of(separator) * max(0, len(texts) - 1)
+    for text in texts:
+        budget.read(len(text), arguments.at)
+        size += size_of(text)
+    budget.make(size, arguments.at)
+    return separator.join(texts)
+
+
+def _maps_characters(change: Callable[[str], str]) -> Callable[[Arguments], object]:
+    """Return a helper that replaces each character.
+
+    The length of a character's replacement must not depend on other characters.
+    """
+
+    def run(arguments: Arguments) -> object:
+        first, budget = arguments[0], arguments.budget
+        text = first.text()
+        budget.make(size_of(text), first.at)
+        # The result may be several times longer: its size is counted character by character before it is made.
+        characters = Counter(text)
+        budget.step(arguments.at, len(characters))
+        budget.make(sum(count * size_of(change(character)) for character, count in characters.items()), first.at)
+        return change(text)
+
+    return run
+
+
+_RFC3339 = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,30}))?"
+    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))\Z"
+)
+_LONGEST_ZONE = 64
+_UTC_FORMAT, _LOCAL_FORMAT = "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"
+# Names in English, whatever the locale.
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_WINTER_TO_SUMMER = ("January", "February", "March", "April", "May", "June")
+_MONTHS = (*_WINTER_TO_SUMMER, "July", "August", "September", "October", "November", "December")
+
+
+def _offset(when: datetime) -> str:
+    minutes = int((when.utcoffset() or timedelta()) / timedelta(minutes=1))
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+
+
+# Not strftime: it depends on locale and C library, and takes widths such as %999999999d.
+_DIRECTIVES: dict[str, Callable[[datetime], str]] = {
+    "Y": lambda when: f"{when.year:04d}",
+    "y": lambda when: f"{when.year % 100:02d}",
+    "m": lambda when: f"{when.month:02d}",
+    "d": lambda when: f"{when.day:02d}",
+    "j": lambda when: f"{when.timetuple().tm_yday:03d}",
+    "H": lambda when: f"{when.hour:02d}",
+    "I": lambda when: f"{when.hour % 12 or 12:02d}",
+    "p": lambda when: "AM" if when.hour < 12 else "PM",
+    "M": lambda when: f"{when.minute:02d}",
+    "S": lambda when: f"{when.second:02d}",
+    "L": lambda when: f"{when.microsecond // 1000:03d}",
+    "f": lambda when: f"{when.microsecond:06d}",
+    "A": lambda when: _DAYS[when.weekday()],
+    "a": lambda when: _DAYS[when.weekday()][:3],
+    "B": lambda when: _MONTHS[when.month - 1],
+    "b": lambda when: _MONTHS[when.month - 1][:3],
+    "z": _offset,
+    "s": lambda when: str(int((when - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(seconds=1))),
+    "%": lambda when: "%",
+}
+_DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
+
+
+def parse_time(text: str) -> tuple[datetime, str] | None:
+    """Parse an RFC 3339 time into its whole second in UTC and the digits of its fraction.
+
+    Such pairs compare as instants.
+    """
+    match = _RFC3339.match(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = map(int, match.group(1, 2, 3, 4, 5, 6))
+    fraction, sign, hours, minutes = match.group(7, 8, 9, 10)
+    if sign and (hours > "23" or minutes > "59"):
+        return None
+    offset = timedelta(hours=int(hours), minutes=int(minutes)) if sign else timedelta()
+    try:
+        local = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
+        return local + offset if sign == "-" else local - offset, (fraction or "").rstrip("0")
+    except (ValueError, OverflowError):
+        return None
+
+
+def _zone(name: Argument) -> tzinfo:
+    text = name.text()
+    if text in ("UTC", "Z"):
+        return timezone.utc
+    try:
+        if len(text) <= _LONGEST_ZONE:
+            return ZoneInfo(text)
+    except (ValueError, OSError, KeyError):
+        pass
+    raise TemplateProblem("there is no such time zone", name.at)
+
+
+def _date(arguments: Arguments) -> object:
+    first = arguments[0]
+    if _is_blank(first.value):
+        return ""
+    when = parse_time(first.value) if isinstance(first.value, str) else None
+    if when is None:
+        raise TemplateProblem(f"{first.label} is not a time as in 2024-05-06T07:08:09Z", first.at)
+    zone = arguments.named.get("timezone")
+    where = _zone(zone) if zone else timezone.utc
+    form = (_LOCAL_FORMAT if zone else _UTC_FORMAT) if len(arguments.positional) < 2 else arguments[1].text()
+    # Two characters, as %s or %B, become twelve at most.
+    arguments.budget.make(6 * size_of(form), first.at)
+    if any(directive.group(1) not in _DIRECTIVES for directive in _DIRECTIVE.finditer(form)):
+        directives = " ".join(f"%{letter}" for letter in _DIRECTIVES)
+        raise TemplateProblem(f"the format of date can only have these fields: {directives}", first.at)
+    second, fraction = when
+    try:
+        local = second.replace(microsecond=int(fraction[:6].ljust(6, "0"))).astimezone(where)
+        return _DIRECTIVE.sub(lambda directive: _DIRECTIVES[directive.group(1)](local), form)
+    except (ValueError, OverflowError):
+        pass
+    raise TemplateProblem(f"{first.label} is beyond the years 1 to 9999 in that time zone", first.at)
+
+
+_ANY = 1_000_000
+_AT_THE_END = Missing.UNDEFINED_AT_THE_END
+_percent_encoded = partial(quote, safe="", errors="replace")
+HELPERS: Mapping[str, Helper] = {
+    helper.name: helper
+    for helper in (
+        Helper("json", _json, "{{json name}}", 1, 1),
+        Helper("lookup", _lookup, "{{lookup map name}}", 2, 2, ignores_named=True),
+        Helper("len", _len, "{{len name}}", 1, 1),
+        Helper("eq", _eq, "(eq one other)", 2, 2),
+        Helper("ne", lambda arguments: not _eq(arguments), "(ne one other)", 2, 2),
+        Helper("gt", _compares(lambda order: order > 0), "(gt one other)", 2, 2),
+        Helper("gte", _compares(lambda order: order >= 0), "(gte one other)", 2, 2),
+        Helper("lt", _compares(lambda order: order < 0), "(lt one other)", 2, 2),
+        Helper("lte", _compares(lambda order: order <= 0), "(lte one other)", 2, 2),
+        Helper("and", _combines(all), "(and one other)", 2, None, Missing.UNDEFINED, _ANY),
+        Helper("or", _combines(any), "(or one other)", 2, None, Missing.UNDEFINED, _ANY),
+        Helper("not", lambda arguments: not is_true(arguments[0].value), "(not name)", 1, 1),
+        Helper("default", _default, "{{default name 'text'}}", 2, 2, Missing.UNDEFINED, 1),
+        Helper("join", _join, "{{join names ', '}}", 1, 2),
+        Helper("upper", _maps_characters(str.upper), "{{upper name}}", 1, 1),
+        Helper("lower", _maps_characters(str.lower), "{{lower name}}", 1, 1),
+        Helper("urlencode", _maps_characters(_percent_encoded), "{{urlencode name}}", 1, 1),
+        Helper("date", _date, "{{date name '%Y-%m-%d' timezone='UTC'}}", 1, 2, named=("timezone",)),
+        Helper("log", lambda _: UNDEFINED, "{{log name}}", 0, None, _AT_THE_END, _ANY, ignores_named=True),
+    )
+}

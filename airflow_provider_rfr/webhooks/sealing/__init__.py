@@ -1,7 +1,7 @@
 """Sealed documents: triggers blocks whose secrets are sealed in the format of SOPS.
 
 Documents for age keys are sealed and opened in process; for other key sources the ``sops`` program opens them.
-``_sops`` is the file format, ``_keys`` finds keys, and ``_documents`` says what must be sealed, and does it.
+``_sops`` is the file format and finds keys, and ``_documents`` says what must be sealed, and does it.
 """
 
 from __future__ import annotations

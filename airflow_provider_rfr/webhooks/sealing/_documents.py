@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,14 +24,15 @@ import yaml
 
 from airflow_provider_rfr.documents import DocumentError, nearest, read_yaml
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.sealing import _keys, _sops
-from airflow_provider_rfr.webhooks.sealing._keys import KeySources
+from airflow_provider_rfr.webhooks.sealing import _sops
 from airflow_provider_rfr.webhooks.sealing._sops import (
+    MAX_INTEGER,
+    KeySources,
     Place,
     is_sealed,
+    location,
     looks_sealed,
     names_regex,
-    plain_copy,
     pointer,
     short_name,
 )
@@ -198,6 +200,85 @@ def _depth(value: Any) -> int:
     return 1 + max(map(_depth, value.values() if isinstance(value, Mapping) else value), default=0)
 
 
+_MAX_NODES = 50_000
+_MAX_CHARACTERS = 8 * 2**20
+_MAX_DEPTH = 50
+
+
+class Opened(dict[str, Any]):
+    """A dict whose repr shows its keys only, as its values are secret."""
+
+    def __repr__(self) -> str:
+        return f"<opened: {', '.join(self)}>"
+
+
+class _OpenedList(list[Any]):
+    def __repr__(self) -> str:
+        return f"<opened: {len(self)} entries>"
+
+
+def hidden(value: Any) -> Any:
+    """Return the value with maps and lists whose repr shows no contents."""
+    if isinstance(value, Mapping):
+        return Opened({key: hidden(item) for key, item in value.items()})
+    return _OpenedList(map(hidden, value)) if isinstance(value, list) else value
+
+
+def plain_copy(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document as new dicts, lists and scalars of Python's own types.
+
+    :raises SealError: it is not a mapping, too large or deep, or has keys or values that JSON does not have
+    """
+    if not isinstance(document, Mapping):
+        raise SealError("the document must be a mapping")
+    copied: dict[str, Any] = _Copier().copy(document, ())
+    return copied
+
+
+class _Copier:
+    """A copier that counts, so that a bomb of aliases or a cycle is found before it fills memory."""
+
+    def __init__(self) -> None:
+        self._nodes = 0
+        self._characters = 0
+
+    def copy(self, node: object, place: Place) -> Any:
+        self._count(1, 0)
+        if len(place) > _MAX_DEPTH:
+            raise SealError(f"the document is nested deeper than {_MAX_DEPTH} levels")
+        if isinstance(node, Mapping):
+            for key in node:
+                if not isinstance(key, str):
+                    kind = type(key).__name__
+                    raise SealError(f"{location(place)}: a key must be text, not {kind}; put it in quotes")
+            return {self._text(key, place): self.copy(value, (*place, key)) for key, value in node.items()}
+        if isinstance(node, (list, tuple)):
+            return [self.copy(value, (*place, index)) for index, value in enumerate(node)]
+        if isinstance(node, str):
+            return self._text(node, place)
+        if node is None or isinstance(node, bool):
+            return node
+        if isinstance(node, int) and -MAX_INTEGER - 1 <= node <= MAX_INTEGER:
+            return int(node)
+        if isinstance(node, float) and math.isfinite(node):
+            return float(node)
+        raise SealError(f"{location(place)}: a {type(node).__name__} of this size or kind can't be sealed")
+
+    def _text(self, text: str, place: Place) -> str:
+        self._count(0, len(text))
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise SealError(f"{location(place)}: the text contains a lone surrogate, which is not a character")
+        return str.__str__(text)  # a subclass may override __str__
+
+    def _count(self, nodes: int, characters: int) -> None:
+        self._nodes += nodes
+        self._characters += characters
+        if self._nodes > _MAX_NODES or self._characters > _MAX_CHARACTERS:
+            raise SealError(
+                f"the document is too large: {_MAX_NODES:,} values and {_MAX_CHARACTERS:,} characters at most"
+            )
+
+
 _TRIGGERS = "triggers"
 # The first version of the sops program that knows mac_only_encrypted.
 _FORMAT_VERSION = "3.9.0"
@@ -215,7 +296,7 @@ def seal(document: Mapping[str, Any], recipients: Sequence[str]) -> dict[str, An
     if located.metadata is not None:
         check_sealed(document)
         return dict(located.document)
-    recipients = _keys.check_recipients(recipients)
+    recipients = _sops.check_recipients(recipients)
     config = located.block.get("config") if isinstance(located.block, Mapping) else None
     if isinstance(config, list):
         # Entries of a list get the names that they have anyway.
@@ -234,7 +315,7 @@ def seal(document: Mapping[str, Any], recipients: Sequence[str]) -> dict[str, An
     sealed, mac = _sops.seal_tree(block, key, _sops.rule_of(rule))
     stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     sealed["sops"] = {
-        "age": [{"recipient": recipient, "enc": _keys.envelope(key, recipient)} for recipient in recipients],
+        "age": [{"recipient": recipient, "enc": _sops.envelope(key, recipient)} for recipient in recipients],
         "lastmodified": stamp,
         "mac": _sops.encrypt(mac, key, stamp.encode()),
         **rule,
@@ -270,7 +351,7 @@ def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] =
     content = open_document(located.sealed, environment)
     opened = _BlockLocation.of(content if located.outside else located.with_block(content))
     check_block(opened.block, opened_leaf, title="the opened document is refused")
-    plain: dict[str, Any] = _sops.hidden(opened.document)
+    plain: dict[str, Any] = hidden(opened.document)
     return plain
 
 
@@ -291,7 +372,7 @@ def reseal(
         if not all(source.is_plain_age for source in sources.all):
             raise SealError(f"give the recipients: the document is sealed for {sources}, which are not all age keys")
         recipients = [source.recipient for source in sources.all]
-    _keys.check_recipients(recipients)
+    _sops.check_recipients(recipients)
     if located.outside and set(located.document) - {_TRIGGERS, "sops"}:
         # seal() would leave the other fields in plaintext.
         raise SealError(f"the document has more than {_TRIGGERS} under its seal; change it with the sops program")
@@ -306,12 +387,12 @@ def open_document(document: Mapping[str, Any], environment: Mapping[str, str]) -
     tree = plain_copy(document)
     metadata = tree.pop("sops")
     sources = KeySources.of(metadata)
-    key, searched = _keys.data_key(sources, environment)
+    key, searched = _sops.data_key(sources, environment)
     if key is None:
-        path = _keys.program(environment) if sources.foreign else None
+        path = _sops.program(environment) if sources.foreign else None
         if path is None:
             raise SealError(sources.unopened(searched))
-        return _keys.open_with_program(path, {**tree, "sops": metadata}, sources, environment)
+        return _sops.open_with_program(path, {**tree, "sops": metadata}, sources, environment)
     rule = _sops.rule_of(metadata)
     sealed_mac, stamp = metadata.get("mac"), metadata.get("lastmodified")
     if not isinstance(sealed_mac, str) or not isinstance(stamp, str):

@@ -1,4 +1,4 @@
-"""The SOPS format: sealed values, the rule that selects them, and the MAC over a document.
+"""The SOPS format: sealed values, the rule that selects them, the MAC over a document, and its keys.
 
 A value is ``ENC[AES256_GCM,...]`` with a nonce of 32 random bytes. The associated data are the map keys on the way to
 it, each followed by a colon; list indexes do not count. Neither its type nor the metadata are authenticated: the
@@ -6,6 +6,11 @@ opener has to check that text is text, and a regular expression in the metadata 
 
 The MAC is SHA-512 over the texts of the leaves in document order without separators. So it protects the sealed leaves,
 each of which is bound to its path, and hardly any other.
+
+Keys are age identities of this machine, and other key sources through the ``sops`` program. The text of a key is in no
+message and no repr; ``str()`` of pyrage's identities is the secret key itself, so identities stay inside this module.
+The program gets the document on standard input and only the environment that its key sources need; what it prints on
+stderr is never repeated.
 """
 
 from __future__ import annotations
@@ -14,12 +19,17 @@ import base64
 import binascii
 import hashlib
 import importlib
+import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -30,9 +40,6 @@ KEY_BYTES = 32
 Place = tuple[str | int, ...]
 _Scalar = str | int | float | bool
 
-_MAX_NODES = 50_000
-_MAX_CHARACTERS = 8 * 2**20
-_MAX_DEPTH = 50
 _MAX_SHOWN = 120
 
 
@@ -126,7 +133,7 @@ def rule_of(metadata: Mapping[str, Any]) -> SealingRule:
 
 # Values.
 
-_MAX_INTEGER = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 _EXACT_FLOAT = 2**53
 _NONCE_BYTES = 32
 _TAG_BYTES = 16
@@ -205,7 +212,7 @@ def _typed(text: str, kind: str) -> _Scalar | None:
     if kind == "bool":
         return _BOOLEANS.get(text)
     if kind == "int" and _INTEGER.fullmatch(text):
-        return int(text) if abs(int(text)) <= _MAX_INTEGER + 1 else None
+        return int(text) if abs(int(text)) <= MAX_INTEGER + 1 else None
     if kind != "float" or not _FLOAT.fullmatch(text) or math.isinf(float(text)):
         return None
     value = float(text)
@@ -214,84 +221,7 @@ def _typed(text: str, kind: str) -> _Scalar | None:
     return int(value) if value.is_integer() and abs(value) < _EXACT_FLOAT and not minus_zero else value
 
 
-# Documents.
-
-
-class Opened(dict[str, Any]):
-    """A dict whose repr shows its keys only, as its values are secret."""
-
-    def __repr__(self) -> str:
-        return f"<opened: {', '.join(self)}>"
-
-
-class _OpenedList(list[Any]):
-    def __repr__(self) -> str:
-        return f"<opened: {len(self)} entries>"
-
-
-def hidden(value: Any) -> Any:
-    """Return the value with maps and lists whose repr shows no contents."""
-    if isinstance(value, Mapping):
-        return Opened({key: hidden(item) for key, item in value.items()})
-    return _OpenedList(map(hidden, value)) if isinstance(value, list) else value
-
-
-def plain_copy(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document as new dicts, lists and scalars of Python's own types.
-
-    :raises SealError: it is not a mapping, too large or deep, or has keys or values that JSON does not have
-    """
-    if not isinstance(document, Mapping):
-        raise SealError("the document must be a mapping")
-    copied: dict[str, Any] = _Copier().copy(document, ())
-    return copied
-
-
-class _Copier:
-    """A copier that counts, so that a bomb of aliases or a cycle is found before it fills memory."""
-
-    def __init__(self) -> None:
-        self._nodes = 0
-        self._characters = 0
-
-    def copy(self, node: object, place: Place) -> Any:
-        self._count(1, 0)
-        if len(place) > _MAX_DEPTH:
-            raise SealError(f"the document is nested deeper than {_MAX_DEPTH} levels")
-        if isinstance(node, Mapping):
-            for key in node:
-                if not isinstance(key, str):
-                    kind = type(key).__name__
-                    raise SealError(f"{_location(place)}: a key must be text, not {kind}; put it in quotes")
-            return {self._text(key, place): self.copy(value, (*place, key)) for key, value in node.items()}
-        if isinstance(node, (list, tuple)):
-            return [self.copy(value, (*place, index)) for index, value in enumerate(node)]
-        if isinstance(node, str):
-            return self._text(node, place)
-        if node is None or isinstance(node, bool):
-            return node
-        if isinstance(node, int) and -_MAX_INTEGER - 1 <= node <= _MAX_INTEGER:
-            return int(node)
-        if isinstance(node, float) and math.isfinite(node):
-            return float(node)
-        raise SealError(f"{_location(place)}: a {type(node).__name__} of this size or kind can't be sealed")
-
-    def _text(self, text: str, place: Place) -> str:
-        self._count(0, len(text))
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise SealError(f"{_location(place)}: the text contains a lone surrogate, which is not a character")
-        return str.__str__(text)  # a subclass may override __str__
-
-    def _count(self, nodes: int, characters: int) -> None:
-        self._nodes += nodes
-        self._characters += characters
-        if self._nodes > _MAX_NODES or self._characters > _MAX_CHARACTERS:
-            raise SealError(
-                f"the document is too large: {_MAX_NODES:,} values and {_MAX_CHARACTERS:,} characters at most"
-            )
-
-
-def _location(place: Place) -> str:
+def location(place: Place) -> str:
     return pointer(place) or "the document"
 
 
@@ -312,11 +242,11 @@ def open_tree(tree: dict[str, Any], key: bytes, rule: SealingRule) -> tuple[dict
 
     def opened(value: Any, data: bytes, place: Place) -> tuple[Any, _Scalar]:
         if not looks_sealed(value):
-            raise SealError(f"{_location(place)}: plaintext where a sealed value is due")
+            raise SealError(f"{location(place)}: plaintext where a sealed value is due")
         plain = decrypt(value, key, data)
         if plain is None:
             raise SealError(
-                f"{_location(place)}: this sealed value is not the one that was sealed here; it was changed, cut, or"
+                f"{location(place)}: this sealed value is not the one that was sealed here; it was changed, cut, or"
                 " moved from another place: restore it, or seal the document again"
             )
         return plain, plain
@@ -342,3 +272,329 @@ def _converted(tree: dict[str, Any], rule: SealingRule, convert: _Convert) -> tu
         return new
 
     return walked(tree, (), ()), mac.hexdigest().upper()
+
+
+# Key sources.
+
+# The fields that name a key of each kind, in the order in which messages list them.
+_NAME_FIELDS: dict[str, tuple[str, ...]] = {
+    "age": ("recipient",),
+    "pgp": ("fp",),
+    "kms": ("arn",),
+    "gcp_kms": ("resource_id",),
+    "azure_kv": ("vault_url", "name"),
+    "hc_vault": ("vault_address", "engine_path", "key_name"),
+}
+_MAX_SOURCES = 50
+
+
+@dataclass(frozen=True)
+class KeySource:
+    """A key that opens the document: an entry of one of the metadata's lists; nothing in it is secret."""
+
+    kind: str
+    entry: Mapping[str, Any]
+
+    @property
+    def recipient(self) -> str:
+        return str(self.entry.get("recipient", ""))
+
+    @property
+    def is_plain_age(self) -> bool:
+        """Tell whether age itself reads the recipient; recipients with another ``1`` in them are for plugins."""
+        return self.kind == "age" and (self.recipient.startswith("ssh-") or self.recipient.count("1") < 2)
+
+    def __str__(self) -> str:
+        parts = [short_name(self.entry[field]) for field in _NAME_FIELDS[self.kind] if self.entry.get(field)]
+        return f"{self.kind} {' '.join(parts) or '(no name)'}"
+
+
+@dataclass(frozen=True)
+class KeySources:
+    """The key sources of a document.
+
+    :ivar shared: the key is split over groups of sources (``key_groups``), several of which are needed
+    """
+
+    all: tuple[KeySource, ...]
+    shared: bool
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> KeySources:
+        """Return the key sources that the metadata lists.
+
+        :raises SealError: there is none, or the lists are malformed
+        """
+
+        def entries(group: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+            listed = group.get(name) or []
+            if not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed):
+                raise SealError(f"sops.{name} must be a list of mappings")
+            return listed
+
+        def sources(group: Mapping[str, Any]) -> tuple[KeySource, ...]:
+            return tuple(KeySource(kind, entry) for kind in _NAME_FIELDS for entry in entries(group, kind))
+
+        groups = entries(metadata, "key_groups")
+        alone = sources(metadata)
+        all_sources = alone or tuple(source for group in groups for source in sources(group))
+        if not all_sources:
+            raise SealError(f"the document has no key source ({', '.join(_NAME_FIELDS)}), so nothing can open it")
+        if len(all_sources) > _MAX_SOURCES:
+            raise SealError(f"the document has more than {_MAX_SOURCES} key sources")
+        return cls(all_sources, shared=not alone)
+
+    @property
+    def foreign(self) -> tuple[KeySource, ...]:
+        """Return the key sources that only the sops program can open."""
+        return self.all if self.shared else tuple(source for source in self.all if not source.is_plain_age)
+
+    def unopened(self, searched: Sequence[Keys]) -> str:
+        """Explain, for people, why no key source opened the document."""
+        lines = [f"no key of this machine opens the document. It was sealed for: {self}."]
+        if searched:
+            lines.append(f"Looked for age keys in: {'; '.join(map(str, searched))}.")
+        if self.foreign:
+            kinds = ", ".join(sorted({source.kind for source in self.foreign}))
+            groups = " and for keys shared between groups" if self.shared else ""
+            lines.append(f"For {kinds}{groups} the sops program (3.9 or newer) is needed; there is none in PATH.")
+        return " ".join(lines)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.all))
+
+
+# Keys of age.
+
+_MAX_KEY_FILE = 2**20
+# pyrage's time is quadratic in the length of the header: a second for 10,000 characters.
+_MAX_ENVELOPE = 3000
+_COMMAND_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys at one place; ``summary``: a description of them, for messages."""
+
+    place: str
+    summary: str
+    identities: Sequence[Any] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.summary}"
+
+
+def envelope(data_key: bytes, recipient: str) -> str:
+    """Encrypt the data key for one recipient and return it as armored text."""
+    return str(extra("pyrage").encrypt(data_key, [_recipient(recipient)], armored=True), "ascii")
+
+
+def check_recipients(recipients: Sequence[str]) -> tuple[str, ...]:
+    """Return the recipients without duplicates.
+
+    :raises SealError: there is none, or one is not a public key; the message does not repeat it, as it may be a secret
+    """
+    if isinstance(recipients, str) or not isinstance(recipients, Sequence):
+        raise SealError("recipients must be a list of age public keys, not one text")
+    unique = tuple(dict.fromkeys(str(recipient).strip() for recipient in recipients))
+    if not unique:
+        raise SealError("a document is sealed for at least one recipient: give an age public key (age1...)")
+    for number, recipient in enumerate(unique, start=1):
+        if _recipient(recipient) is None:
+            raise SealError(
+                f"recipient {number} is not a public key that age knows: write age1... (age-keygen -y prints it)"
+                " or an SSH public key (ssh-ed25519 or ssh-rsa)"
+            )
+    return unique
+
+
+def _recipient(text: str) -> Any:
+    pyrage = extra("pyrage")
+    read = pyrage.ssh.Recipient.from_str if text.startswith("ssh-") else pyrage.x25519.Recipient.from_str
+    try:
+        return read(text)
+    except (pyrage.RecipientError, ValueError):
+        return None
+
+
+def data_key(sources: KeySources, environment: Mapping[str, str]) -> tuple[bytes | None, list[Keys]]:
+    """Return the data key, if a key of this machine opens it; and the places that were searched until then."""
+    envelopes = [source.entry.get("enc") for source in sources.all if source.kind == "age"]
+    texts = [text for text in envelopes if isinstance(text, str) and len(text) <= _MAX_ENVELOPE]
+    searched: list[Keys] = []
+    if sources.shared or not envelopes:
+        return None, searched
+    for keys in _places(environment):
+        searched.append(keys)
+        for text in texts if keys.identities else ():
+            pyrage = extra("pyrage")
+            try:
+                opened = bytes(pyrage.decrypt(text.strip().encode(), list(keys.identities)))
+            except (pyrage.DecryptError, ValueError):
+                continue
+            if len(opened) == KEY_BYTES:
+                return opened, searched
+    return None, searched
+
+
+def _places(environment: Mapping[str, str]) -> Iterator[Keys]:
+    """Yield keys, the cheapest place first and the command last; a place is read only if those before did not help."""
+
+    def from_variable(name: str, read: Callable[[str], Keys]) -> Keys:
+        value = environment.get(name)
+        return read(value) if value else Keys(name, "not set")
+
+    yield from_variable("SOPS_AGE_KEY", lambda text: _age_keys("SOPS_AGE_KEY", text.encode("utf-8", "replace")))
+    yield from_variable("SOPS_AGE_KEY_FILE", lambda path: _file(f"SOPS_AGE_KEY_FILE {short_name(path)}", path, _age_keys))
+    home = environment.get("HOME")
+    folder = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
+    if folder is None:
+        yield Keys("~/.config/sops/age/keys.txt", "HOME is not set")
+    else:
+        path = str(Path(folder, "sops", "age", "keys.txt"))
+        yield _file(short_name(path), path, _age_keys)
+    name = "SOPS_AGE_SSH_PRIVATE_KEY_FILE"
+    yield from_variable(name, lambda path: _file(f"{name} {short_name(path)}", path, _ssh_key))
+    yield from_variable("SOPS_AGE_KEY_CMD", lambda command: _command("SOPS_AGE_KEY_CMD", command, environment))
+
+
+def _file(place: str, path: str, parse: Callable[[str, bytes], Keys]) -> Keys:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_MAX_KEY_FILE + 1)
+    except (OSError, ValueError) as error:
+        return Keys(place, f"can't be read ({getattr(error, 'strerror', None) or 'invalid path'})")
+    return Keys(place, "too large for a key file") if len(content) > _MAX_KEY_FILE else parse(place, content)
+
+
+def _command(place: str, command: str, environment: Mapping[str, str]) -> Keys:
+    """Return the keys that a command prints.
+
+    The command is run without a shell, and is not shown, as its arguments may be secret.
+    """
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMMAND_SECONDS,
+            env=dict(environment),
+            check=False,
+        )
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return Keys(place, "the command could not be run, or took too long")
+    if done.returncode != 0:
+        return Keys(place, f"the command ended with {done.returncode}")
+    return _age_keys(place, done.stdout)
+
+
+def _ssh_key(place: str, content: bytes) -> Keys:
+    pyrage = extra("pyrage")
+    try:
+        return Keys(place, "an SSH key", (pyrage.ssh.Identity.from_buffer(content),))
+    except (pyrage.IdentityError, ValueError):
+        return Keys(place, "not an SSH private key, or one with a passphrase")
+
+
+def _age_keys(place: str, content: bytes) -> Keys:
+    """Return the identities of a key file: one a line, comments begin with ``#``."""
+    pyrage = extra("pyrage")
+    identities, public, wrong = [], [], []
+    text = content.decode("utf-8", errors="replace").lstrip("\ufeff")
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        try:
+            identity = pyrage.x25519.Identity.from_str(line)
+        except (pyrage.IdentityError, ValueError):
+            wrong.append(str(number))
+            continue
+        identities.append(identity)
+        public.append(str(identity.to_public()))
+    summary = f"{len(identities)} key(s) {', '.join(public[:10])}" if identities else "no key"
+    lines = f"; not read as a key: line {', '.join(wrong[:10])}" if wrong else ""
+    return Keys(place, summary + lines, tuple(identities))
+
+
+# The sops program.
+
+_SECONDS = 60
+_MAX_OUTPUT = 16 * 2**20
+_ARGUMENTS = ("--decrypt", "--input-type", "json", "--output-type", "json", "/dev/stdin")
+_ALWAYS = frozenset(
+    {"PATH", "HOME", "XDG_CONFIG_HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+    | {name for variable in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY") for name in (variable, variable.lower())}
+)
+_PREFIXES = {
+    "age": ("SOPS_AGE_",),
+    "pgp": ("GNUPGHOME", "GPG_", "SOPS_GPG_"),
+    "kms": ("AWS_",),
+    "gcp_kms": ("GOOGLE_", "CLOUDSDK_"),
+    "azure_kv": ("AZURE_", "IDENTITY_", "MSI_"),
+    "hc_vault": ("VAULT_",),
+}
+# The program's own list of exit statuses.
+_MEANINGS = {
+    24: "the document's MAC can't be opened",
+    25: "a value can't be opened: it was changed or moved",
+    51: "the document's MAC does not match: it was changed after sealing",
+    52: "the document has no MAC",
+    128: "none of its key sources gave the data key",
+}
+
+
+def program(environment: Mapping[str, str]) -> str | None:
+    """Return the absolute path of ``sops``. Relative entries of PATH do not count."""
+    path = shutil.which("sops", path=environment.get("PATH", ""))
+    return path if path and os.path.isabs(path) else None
+
+
+def open_with_program(
+    program_path: str, document: Mapping[str, Any], sources: KeySources, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the opened document without ``sops``; the program checks its MAC.
+
+    :raises SealError: the program refuses, fails or takes longer than a minute, or a Vault is not this machine's
+    """
+    for source in sources.all:
+        asked = str(source.entry.get("vault_address", "")).rstrip("/")
+        # An edited document could otherwise have this machine's Vault token sent to any server.
+        if source.kind == "hc_vault" and asked != environment.get("VAULT_ADDR", "").rstrip("/"):
+            raise SealError(
+                f"the document asks for the Vault at {short_name(asked)}, which is not VAULT_ADDR of this machine;"
+                " set VAULT_ADDR to it if that Vault may get this machine's token"
+            )
+    limited = _limited(environment, {source.kind for source in sources.all})
+    answer = _run(program_path, json.dumps(document).encode(), limited)
+    try:
+        opened = json.loads(answer)
+    except (ValueError, RecursionError):
+        opened = None  # raised below, so that the error has no context
+    if not isinstance(opened, dict):
+        raise SealError("the sops program printed something other than a JSON object")
+    return {key: value for key, value in opened.items() if key != "sops"}
+
+
+def _limited(environment: Mapping[str, str], kinds: Iterable[str]) -> dict[str, str]:
+    """Return the environment variables that these kinds of key sources need."""
+    prefixes = tuple(prefix for kind in kinds for prefix in _PREFIXES[kind])
+    return {name: value for name, value in environment.items() if name in _ALWAYS or name.startswith(prefixes)}
+
+
+def _run(path: str, document: bytes, environment: Mapping[str, str]) -> bytes:
+    done = None
+    try:
+        done = subprocess.run(
+            [path, *_ARGUMENTS], input=document, capture_output=True, timeout=_SECONDS, env=environment, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        pass  # raised below: the error of a timeout holds what was printed
+    if done is None:
+        raise SealError(f"the sops program could not be run, or took longer than {_SECONDS} seconds")
+    if done.returncode != 0:
+        meaning = _MEANINGS.get(done.returncode, "run sops decrypt by hand as the same user to see why")
+        raise SealError(f"the sops program ended with status {done.returncode}: {meaning}")
+    if len(done.stdout) > _MAX_OUTPUT:
+        raise SealError("the sops program printed more than a document can have")
+    return done.stdout

@@ -15,7 +15,7 @@ from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
 from airflow_provider_rfr.store.engine import open_store
-from airflow_provider_rfr.webhooks.deliveries import _TABLE
+from airflow_provider_rfr.webhooks.operations import _TABLE
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.triggers.lake import Lake

@@ -492,7 +492,7 @@ def test_a_task_that_dies_after_a_delivery_was_given_up_is_red_in_its_next_try(
     task = operator(block(receiver), fail_on_dead=True)
     with monkeypatch.context() as patched:
         # What comes between the delivery and the end of the task.
-        patched.setattr("airflow_provider_rfr.webhooks.deliveries.record_deliveries", _dies)
+        patched.setattr("airflow_provider_rfr.webhooks.operations.record_deliveries", _dies)
         with pytest.raises(KeyboardInterrupt):
             task.execute({})
     with raises(AirflowFailException):

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from airflow_provider_rfr.webhooks._templates import template_variables
 from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.presets import PRESETS
-from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder_events
+from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder_events, template_variables
 
 PAGE = (Path(__file__).parents[3] / "docs" / "webhooks_configuration.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

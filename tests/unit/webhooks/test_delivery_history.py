@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.webhooks.deliveries import record_deliveries
+from airflow_provider_rfr.webhooks.operations import record_deliveries
 
 
 class Catalog:

@@ -20,8 +20,8 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
-from airflow_provider_rfr.webhooks.deliveries import DeadLetter, DeliverySummary
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+from airflow_provider_rfr.webhooks.operations import DeadLetter, DeliverySummary
 from airflow_provider_rfr.webhooks.outbox import delivery_id, enqueue
 from tests.soon import SOON, soon, wait_until
 from tests.unit.messages import check_messages, raises

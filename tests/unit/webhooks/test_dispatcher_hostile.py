@@ -19,10 +19,9 @@ from airflow_provider_rfr.store.claims import ClaimRequest, claim
 from airflow_provider_rfr.store.deliveries import Selection, endpoints_of_table, endpoints_with_ids, load_endpoints
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
-from airflow_provider_rfr.webhooks._worker import EndpointWorker
 from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
-from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, _merge_events
+from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, EndpointWorker, _merge_events
 from airflow_provider_rfr.webhooks.outbox import enqueue
 from tests.soon import SOON
 from tests.unit.messages import raises

@@ -19,7 +19,7 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
-from airflow_provider_rfr.webhooks.deliveries import DeadLetter
+from airflow_provider_rfr.webhooks.operations import DeadLetter
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, enqueue
 from tests.unit.messages import raises
 from tests.webhook_receiver import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError
-from airflow_provider_rfr.webhooks._templates import render_payload
+from airflow_provider_rfr.webhooks.validation import render_payload
 from tests.unit.messages import raises
 
 VARIABLES: dict[str, Any] = {

@@ -10,9 +10,15 @@ import pytest
 
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, merge
-from airflow_provider_rfr.webhooks._templates import NotJsonError, content_type, render_body, template_variables
 from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
-from airflow_provider_rfr.webhooks.validation import _HOSTILE, placeholder_events
+from airflow_provider_rfr.webhooks.validation import (
+    _HOSTILE,
+    NotJsonError,
+    content_type,
+    placeholder_events,
+    render_body,
+    template_variables,
+)
 from tests.unit.messages import raises
 
 ONE = placeholder_events()[0]

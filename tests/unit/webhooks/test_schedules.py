@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.http.client import retry_after
 from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, Result
-from airflow_provider_rfr.webhooks._worker import (
-    _LONGEST_WAIT,
-    CircuitBreaker,
-    scheduled_wait,
-    wait_before,
-)
+from airflow_provider_rfr.webhooks.calls import _LONGEST_WAIT, scheduled_wait, wait_before
+from airflow_provider_rfr.webhooks.dispatcher import CircuitBreaker
 
 NOW = 1_700_000_000.0
 HOUR = 3600.0

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, merge
 from airflow_provider_rfr.webhooks import render
-from airflow_provider_rfr.webhooks._templates import template_variables
 from airflow_provider_rfr.webhooks.outbox import delivery_id, merged_id
+from airflow_provider_rfr.webhooks.validation import template_variables
 
 NOON = datetime(2026, 3, 1, 13, tzinfo=timezone(timedelta(hours=1)))
 EVENT = CommitEvent(

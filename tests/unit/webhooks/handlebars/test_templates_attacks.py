@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks._templates import render_payload
 from airflow_provider_rfr.webhooks.handlebars.render import compile_template
+from airflow_provider_rfr.webhooks.validation import render_payload
 from tests.soon import SOON, soon
 from tests.unit.messages import raises
 
@@ -181,9 +181,9 @@ def test_hostile_templates_end_soon_in_text_or_an_error_with_a_place(template: s
 GROWING = """
 import sys, yaml
 from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError
-from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS
+from airflow_provider_rfr.webhooks.handlebars.values import HELPERS
 from airflow_provider_rfr.webhooks.handlebars.render import render
-from airflow_provider_rfr.webhooks._templates import render_payload
+from airflow_provider_rfr.webhooks.validation import render_payload
 from airflow_provider_rfr.webhooks.validation import check_triggers
 from tests.memory import memory_limited
 

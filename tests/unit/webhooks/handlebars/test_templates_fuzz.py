@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS
+from airflow_provider_rfr.webhooks.handlebars.values import HELPERS
 from tests.memory import memory_limited
 from tests.profile import share
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks.handlebars._helpers import parse_time
+from airflow_provider_rfr.webhooks.handlebars.values import parse_time
 
 VARIABLES: dict[str, Any] = {
     "n": 42,

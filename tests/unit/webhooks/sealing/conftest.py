@@ -158,8 +158,8 @@ def like_sops() -> Callable[..., dict[str, Any]]:
 def sealed_like_sops(document: Mapping[str, Any], public: str, **rule: Any) -> dict[str, Any]:
     import os
 
-    from airflow_provider_rfr.webhooks.sealing._keys import envelope
-    from airflow_provider_rfr.webhooks.sealing._sops import encrypt, plain_copy, rule_of, seal_tree
+    from airflow_provider_rfr.webhooks.sealing._documents import plain_copy
+    from airflow_provider_rfr.webhooks.sealing._sops import encrypt, envelope, rule_of, seal_tree
 
     data_key = os.urandom(32)
     tree, code = seal_tree(plain_copy(document), data_key, rule_of(rule))

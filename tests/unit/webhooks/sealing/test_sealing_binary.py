@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.webhooks.sealing import _keys as keys
-from airflow_provider_rfr.webhooks.sealing import open_sealed, reseal
-from airflow_provider_rfr.webhooks.sealing._keys import _limited, program
+from airflow_provider_rfr.webhooks.sealing import _sops, open_sealed, reseal
+from airflow_provider_rfr.webhooks.sealing._sops import _limited, program
 from tests.unit.messages import check_messages
 
 KMS = {"arn": "arn:aws:kms:eu-west-1:1:key/k", "enc": "x", "created_at": "2026-01-01T00:00:00Z"}
@@ -170,7 +169,7 @@ def test_keys_that_are_shared_between_groups_are_for_the_program(
 def test_what_the_program_says_is_never_repeated(
     body: str, said: str, foreign: dict[str, Any], sops: Sops, refusal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "_SECONDS", 2)
+    monkeypatch.setattr(_sops, "_SECONDS", 2)
     sops.says(body)
     if not said:
         assert open_sealed(foreign, environment=sops.environment) == {"config": {}}

@@ -23,8 +23,16 @@ from airflow_provider_rfr.webhooks.sealing import (
     seal,
     seal_file,
 )
-from airflow_provider_rfr.webhooks.sealing._documents import _MAX_FILE, _read_json, _read_yaml, _write_yaml
-from airflow_provider_rfr.webhooks.sealing._sops import _MAX_CHARACTERS, _MAX_DEPTH, _MAX_NODES, plain_copy
+from airflow_provider_rfr.webhooks.sealing._documents import (
+    _MAX_CHARACTERS,
+    _MAX_DEPTH,
+    _MAX_FILE,
+    _MAX_NODES,
+    _read_json,
+    _read_yaml,
+    _write_yaml,
+    plain_copy,
+)
 from tests.soon import soon
 from tests.unit.messages import check_messages
 

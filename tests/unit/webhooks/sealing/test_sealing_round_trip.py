@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, read_file, reseal, reseal_file, seal, seal_file
-from airflow_provider_rfr.webhooks.sealing._documents import _read_json, _read_yaml, _write_yaml
-from airflow_provider_rfr.webhooks.sealing._sops import open_tree, plain_copy, rule_of, seal_tree
+from airflow_provider_rfr.webhooks.sealing._documents import _read_json, _read_yaml, _write_yaml, plain_copy
+from airflow_provider_rfr.webhooks.sealing._sops import open_tree, rule_of, seal_tree
 from tests.profile import examples
 from tests.unit.messages import raises
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, read_file, seal_file
-from airflow_provider_rfr.webhooks.sealing._keys import KeySources, data_key
-from airflow_provider_rfr.webhooks.sealing._sops import Opened, hidden
+from airflow_provider_rfr.webhooks.sealing._documents import Opened, hidden
+from airflow_provider_rfr.webhooks.sealing._sops import KeySources, data_key
 
 
 def test_an_opened_document_has_no_secret_in_its_repr(
