@@ -401,7 +401,6 @@ class Signing(TriggerModel):
 
 _STATUS = re.compile(r"[245](xx|[0-9]{2})")
 _INDEX = re.compile(r"0|[1-9][0-9]*")
-_ABSENT = object()
 
 
 def _read_status(value: Any) -> int | str:
@@ -457,24 +456,19 @@ class Success(TriggerModel):
             return False
         if self.pointer is None:
             return True
-        value = _value_at(self.pointer, body)
-        return value is not _ABSENT and ("equals" not in self.model_fields_set or _is_same(value, self.equals))
-
-
-def _value_at(pointer: str, body: bytes) -> Any:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return _ABSENT
-    for part in pointer.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and key in value:
-            value = value[key]
-        elif isinstance(value, list) and _INDEX.fullmatch(key) and int(key) < len(value):
-            value = value[int(key)]
-        else:
-            return _ABSENT
-    return value
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            return False
+        for part in self.pointer.split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and key in value:
+                value = value[key]
+            elif isinstance(value, list) and _INDEX.fullmatch(key) and int(key) < len(value):
+                value = value[int(key)]
+            else:
+                return False
+        return "equals" not in self.model_fields_set or _is_same(value, self.equals)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -136,11 +136,6 @@ def payload_tree(endpoint: Endpoint) -> Any:
     return endpoint.parameters.payload()
 
 
-def render_leaf(endpoint: Endpoint, leaf: str, variables: Mapping[str, Any]) -> Any:
-    """Render one leaf of the tree and return its value; raise :class:`TemplateError` if that fails."""
-    return compile_template(leaf).value(_names(endpoint, variables))
-
-
 def content_type(endpoint: Endpoint) -> str:
     """Return the content type of the endpoint's own header, else that of JSON."""
     own = (value.get_secret_value() for name, value in endpoint.headers.items() if name.lower() == "content-type")
@@ -378,13 +373,13 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
     """Return the first problem of a leaf of the payload, or (None) of the body as a whole."""
     trial: _Trial | None = None
     try:
-        compile_template(leaf or endpoint.text_template or "")
+        template = compile_template(leaf or endpoint.text_template or "")
         for trial in _TRIALS:
             variables = trial.variables(endpoint)
             if leaf is None:
                 render_body(endpoint, variables)
             else:
-                render_leaf(endpoint, leaf, variables)
+                template.value(_names(endpoint, variables))
     except TemplateError as error:
         failure = error
     else:
@@ -393,18 +388,14 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
     path = "" if endpoint.text_template is not None else path_of((root, *place))
     if isinstance(failure, NotJsonError) and trial is not None:
         remedy = "outside quotes write {{json name}}" if trial is _HOSTILE_TRIAL else ""
-        problem = (
-            f"{failure.problem} (line {failure.line}, column {failure.column} of the rendered text), {trial.words}"
-        )
+        place_in_text = f"line {failure.line}, column {failure.column} of the rendered text"
+        problem = f"{failure.problem} ({place_in_text}), {trial.words}"
         return Problem(path, problem, remedy, f"trigger {endpoint.name}")
     problem = f"payload template is invalid: {failure}" + (f", {trial.words}" if trial else "")
-    return Problem(path, problem, _header_remedy(endpoint), f"trigger {endpoint.name}")
-
-
-def _header_remedy(endpoint: Endpoint) -> str:
-    """Return a hint for a header that is not listed in ``exposeHeaders`` (Estuary Flow exposes all headers)."""
+    # It may be a header that exposeHeaders does not list: Estuary Flow exposes all headers.
     text = endpoint.text_template or json.dumps(payload_tree(endpoint))
     own_names = {name.lower(): name for name in endpoint.headers}
     exposed = {name.lower() for name in endpoint.expose_headers}
     hidden = [name for name in _HEADER_IN_TEMPLATE.findall(text) if name.lower() in own_names.keys() - exposed]
-    return f"list {own_names[hidden[0].lower()]} in exposeHeaders, if the body may hold it" if hidden else ""
+    remedy = f"list {own_names[hidden[0].lower()]} in exposeHeaders, if the body may hold it" if hidden else ""
+    return Problem(path, problem, remedy, f"trigger {endpoint.name}")

@@ -425,15 +425,13 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplatePro
 _CACHED_TEMPLATES = 128
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CompiledTemplate:
     """A compiled template. It is immutable, and threads may render it at the same time."""
 
-    __slots__ = ("_json_mode", "_program", "_text")
-
-    def __init__(self, text: str, program: Program, *, json_mode: bool) -> None:
-        self._text = text
-        self._program = program
-        self._json_mode = json_mode
+    text: str
+    program: Program
+    json_mode: bool
 
     def render(self, variables: Mapping[str, Any], *, budget: RenderBudget | None = None) -> str:
         """Return the template's text with these variables.
@@ -446,17 +444,17 @@ class CompiledTemplate:
         """
         try:
             budget = budget or RenderBudget()
-            output = _JsonOutput(budget) if self._json_mode else _PlainOutput(budget)
-            _Evaluation(output, budget).program(self._program, _Frame.root(variables))
+            output = _JsonOutput(budget) if self.json_mode else _PlainOutput(budget)
+            _Evaluation(output, budget).program(self.program, _Frame.root(variables))
             return well_formed("".join(output.parts))
         except (TemplateProblem, RecursionError) as problem:
             failure = problem
         # Outside of the handler, so that no context with values is attached to the error.
-        raise _error(self._text, failure)
+        raise _error(self.text, failure)
 
     def value(self, variables: Mapping[str, Any], *, budget: RenderBudget | None = None) -> Any:
         """Return the text as :meth:`render` does, or the typed value if the template is exactly one expression."""
-        body = self._program.body
+        body = self.program.body
         if len(body) != 1 or not isinstance(body[0], Mustache):
             return self.render(variables, budget=budget)
         try:
@@ -465,7 +463,7 @@ class CompiledTemplate:
             return _copied(value, budget, expression.label, body[0].at)
         except (TemplateProblem, RecursionError) as problem:
             failure = problem
-        raise _error(self._text, failure)
+        raise _error(self.text, failure)
 
 
 def compile_template(text: str, *, json_mode: bool = False) -> CompiledTemplate:
@@ -492,7 +490,7 @@ def render(template: str, variables: Mapping[str, Any], *, json_mode: bool = Fal
 
 @lru_cache(maxsize=_CACHED_TEMPLATES)
 def _compiled(text: str, json_mode: bool) -> CompiledTemplate:
-    return CompiledTemplate(text, parse(text), json_mode=json_mode)
+    return CompiledTemplate(text, parse(text), json_mode)
 
 
 def _error(text: str, problem: TemplateProblem | RecursionError) -> TemplateError:

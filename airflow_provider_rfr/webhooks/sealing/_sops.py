@@ -26,7 +26,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -565,7 +565,9 @@ def open_with_program(
                 f"the document asks for the Vault at {short_name(asked)}, which is not VAULT_ADDR of this machine;"
                 " set VAULT_ADDR to it if that Vault may get this machine's token"
             )
-    limited = _limited(environment, {source.kind for source in sources.all})
+    # The program gets only the variables that these kinds of key sources need.
+    prefixes = tuple(prefix for source in sources.all for prefix in _PREFIXES[source.kind])
+    limited = {name: text for name, text in environment.items() if name in _ALWAYS or name.startswith(prefixes)}
     answer = _run(program_path, json.dumps(document).encode(), limited)
     try:
         opened = json.loads(answer)
@@ -574,12 +576,6 @@ def open_with_program(
     if not isinstance(opened, dict):
         raise SealError("the sops program printed something other than a JSON object")
     return {key: value for key, value in opened.items() if key != "sops"}
-
-
-def _limited(environment: Mapping[str, str], kinds: Iterable[str]) -> dict[str, str]:
-    """Return the environment variables that these kinds of key sources need."""
-    prefixes = tuple(prefix for kind in kinds for prefix in _PREFIXES[kind])
-    return {name: value for name, value in environment.items() if name in _ALWAYS or name.startswith(prefixes)}
 
 
 def _run(path: str, document: bytes, environment: Mapping[str, str]) -> bytes:
