@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +68,12 @@ class Post:
         while (due := self.deliver().next_due) is not None:
             self.clock.time = due.timestamp() + 0.001
 
+    def letters(self, **options: Any) -> list[DeadLetter]:
+        """Deliver, and return the dead letters that somebody is told of."""
+        letters: list[DeadLetter] = []
+        self.drain(on_dead=letters.append, **options)
+        return letters
+
     def rows(self, **selection: Any) -> list[Delivery]:
         return operations.deliveries(self.store, Selection(**selection), None)
 
@@ -111,14 +116,8 @@ def test_a_call_that_is_answered_with_200_is_delivered(post: Post, server: Recei
         ((500, 500, 500), 2, 2, "dead"),
         ((400, 200), 3, 1, "dead"),
         ((408, 200), 3, 2, "delivered"),
-        ((404, 200), 3, 1, "dead"),
-        ((409, 200), 3, 1, "dead"),
-        ((413, 200), 3, 1, "dead"),
-        ((422, 200), 3, 1, "dead"),
         ((401, 200), 3, 1, "dead"),
         ((503, 502, 204), 3, 3, "delivered"),
-        ((302, 200), 3, 1, "dead"),
-        ((201,), 3, 1, "delivered"),
         ((599, 599), 0, 1, "dead"),
     ],
 )
@@ -130,20 +129,6 @@ def test_what_is_retried_and_how_often(
     post.drain()
     assert (len(server.received), post.row().state) == (calls, state)
     assert len(set(server.ids)) == 1
-
-
-def test_waits_follow_the_quick_schedule(post: Post, server: Receiver) -> None:
-    moments: list[float] = []
-
-    def answer(request: Received) -> Reply:
-        moments.append(post.clock.now())
-        return Reply(500)
-
-    server.answers_by(answer)
-    post.owe(server.url, 1, maxAttempts=5)
-    post.drain()
-    waits = [later - earlier for earlier, later in pairwise(moments)]
-    assert waits == [pytest.approx(wait, rel=0.11, abs=0.06) for wait in (1, 2, 4, 8)]
 
 
 def test_the_standard_schedule_leaves_its_deliveries_pending_and_says_until_when(post: Post, server: Receiver) -> None:
@@ -193,8 +178,7 @@ def test_a_403_that_is_no_rate_limit_is_given_up(post: Post, server: Receiver) -
     assert len(server.ids) == 1
 
 
-@pytest.mark.parametrize("form", ["seconds", "date"])
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(("status", "form"), [(429, "seconds"), (503, "date")])
 def test_what_a_server_asks_for_is_waited(post: Post, server: Receiver, form: str, status: int) -> None:
     when = "7" if form == "seconds" else formatdate(post.clock.now() + 7, usegmt=True)
     server.answers(Reply(status, headers={"Retry-After": when}), Reply(200))
@@ -224,11 +208,10 @@ def test_who_is_told_to_wait_tries_nothing_else_there_meanwhile(post: Post, serv
 
 
 def test_content_type_is_json_unless_the_endpoint_says_otherwise(post: Post, server: Receiver) -> None:
-    post.owe(server.url, 1, name="a")
-    post.owe(server.url, 2, name="b", headers={"content-type": "text/plain"})
+    post.owe(server.url, name="a")
+    post.owe(server.url, name="b", headers={"content-type": "text/plain"})
+    post.commit(1)
     post.drain()
-    types = {request.json["sequence"]: request.headers["content-type"] for request in server.received if request.json}
-    assert types[2] in ("text/plain", "application/json")
     assert {request.headers["content-type"] for request in server.received} == {"application/json", "text/plain"}
 
 
@@ -239,12 +222,11 @@ def test_one_trigger_that_fails_leaves_the_other_alone_and_is_told_of(post: Post
         post.owe(broken.url + "/hunter22?key=hunter22", name="slack", maxAttempts=1)
         post.commit(1)
         tally = post.drain()
-        error = tally.error()
     assert (tally.delivered, tally.dead, len(server.received)) == (1, 1, 1)
+    error = tally.error()
     assert isinstance(error, DeliveryError)
-    assert str(error) == (
-        f"1 trigger(s) failed: slack (http://127.0.0.1:{broken.port}/...): HTTP 500; given up after 1 attempts"
-    )
+    host = f"http://127.0.0.1:{broken.port}"
+    assert str(error) == f"1 trigger(s) failed: slack ({host}/...): HTTP 500; given up after 1 attempts"
 
 
 def test_a_template_that_fails_is_given_up_and_the_others_are_sent(post: Post, server: Receiver) -> None:
@@ -258,7 +240,7 @@ def test_a_template_that_fails_is_given_up_and_the_others_are_sent(post: Post, s
     assert len(server.received) == 1
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 304])
+@pytest.mark.parametrize("status", [302, 304])
 def test_a_redirect_is_never_delivery_and_not_repeated(post: Post, server: Receiver, status: int) -> None:
     with receiver() as other:
         server.answers(Reply(status, headers={"Location": other.url + "/hunter22"}))
@@ -380,8 +362,7 @@ def test_an_endpoint_that_was_gone_is_called_at_its_new_address(post: Post, serv
 def test_an_endpoint_that_is_down_is_not_asked_once_for_each_delivery(post: Post) -> None:
     post.owe("http://127.0.0.1:1/", *range(1, 101))
     tally = post.deliver()
-    assert tally.dead == 0
-    assert tally.pending == 100
+    assert (tally.dead, tally.pending) == (0, 100)
     assert tally.failed < 25
     assert tally.failed == sum(row.attempts for row in post.rows())
 
@@ -456,14 +437,6 @@ def test_triggers_of_other_tables_are_nobody_s_concern_here(
     assert not [record for record in caplog.records if "configuration" in record.getMessage()]
 
 
-def test_two_triggers_with_the_same_address_are_two(post: Post, server: Receiver) -> None:
-    post.owe(server.url, name="a")
-    post.owe(server.url, name="b")
-    post.commit(1)
-    post.drain()
-    assert set(server.ids) == {delivery_id("commit-1", name) for name in "ab"}
-
-
 def test_a_dead_letter_is_replayed_with_the_same_id_and_body(post: Post, server: Receiver) -> None:
     server.answers(400, 200)
     post.owe(server.url, 1)
@@ -508,11 +481,7 @@ def test_a_window_of_600_seconds(post: Post, server: Receiver) -> None:
     began = post.clock.now()
     assert post.drain().delivered == 1
     assert 499 <= post.clock.now() - began <= 502
-    assert server.received[1].json == {
-        "commits": 3,
-        "from": "1970-01-01T00:00:02Z",
-        "to": "1970-01-01T00:01:44Z",
-    }
+    assert server.received[1].json == {"commits": 3, "from": "1970-01-01T00:00:02Z", "to": "1970-01-01T00:01:44Z"}
     post.clock.sleep(10_000)
     assert post.drain().delivered == 0
     assert {row.state for row in post.rows()} == {"delivered", "merged"}
@@ -530,16 +499,13 @@ def test_windows_are_each_table_s_and_each_trigger_s_own(post: Post, server: Rec
 # What people are told
 
 
-def test_somebody_is_told_of_each_delivery_that_is_given_up(post: Post, server: Receiver) -> None:
+def test_somebody_is_told_once_of_each_delivery_that_is_given_up(post: Post, server: Receiver) -> None:
     server.answers(400)
     post.owe(server.url, 1, 2)
-    told: list[DeadLetter] = []
-    post.drain(on_dead=told.append)
-    assert {letter.id for letter in told} == {delivery_id(f"commit-{n}", "hook") for n in (1, 2)}
-    first = told[0]
-    assert (first.key, first.reason, first.detail, first.status) == (key(), "http", "HTTP 400", 400)
-    post.drain(on_dead=told.append)
-    assert len(told) == 2
+    letters = post.letters()
+    assert {letter.id for letter in letters} == {delivery_id(f"commit-{n}", "hook") for n in (1, 2)}
+    assert (letters[0].key, letters[0].reason, letters[0].detail, letters[0].status) == (key(), "http", "HTTP 400", 400)
+    assert post.letters() == []
 
 
 def test_who_could_not_be_told_is_told_the_next_time(
@@ -554,9 +520,7 @@ def test_who_could_not_be_told_is_told_the_next_time(
     assert raised.startswith("RuntimeError (test_dispatcher.py, line ")
     assert raised in caplog.text
     assert "hunter22" not in caplog.text
-    told: list[DeadLetter] = []
-    post.drain(on_dead=told.append)
-    assert len(told) == 1
+    assert len(post.letters()) == 1
 
 
 def test_with_a_long_backlog_at_a_dead_endpoint_somebody_hears_of_it_after_a_few_tries(
@@ -580,28 +544,18 @@ def test_with_a_long_backlog_at_a_dead_endpoint_somebody_hears_of_it_after_a_few
 def test_nobody_is_told_of_what_may_be_ignored(post: Post, server: Receiver) -> None:
     server.answers(400)
     post.owe(server.url, 1, onFailure="ignore")
-    told: list[DeadLetter] = []
-    tally = post.drain(on_dead=told.append)
-    assert (tally.dead, told, tally.error()) == (1, [], None)
+    tally = post.drain(notify_later=True)
+    assert (tally.dead, tally.error(), post.letters()) == (1, None, [])
 
 
-def test_deaths_before_anybody_asked_to_be_told_are_not_told_later(post: Post, server: Receiver) -> None:
+def test_who_leaves_the_telling_to_others_says_so(post: Post, server: Receiver) -> None:
     server.answers(400)
     post.owe(server.url, 1)
-    post.drain()
-    told: list[DeadLetter] = []
-    post.drain(on_dead=told.append)
-    assert told == []
-
-
-def test_who_leaves_the_telling_to_others_leaves_what_may_be_ignored_to_nobody(post: Post, server: Receiver) -> None:
-    server.answers(400)
-    post.owe(server.url, 1)
-    post.owe(server.url, 1, name="quiet", onFailure="ignore")
     post.drain(notify_later=True)
-    told: list[DeadLetter] = []
-    post.drain(on_dead=told.append)
-    assert [letter.id for letter in told] == [delivery_id("commit-1", "hook")]
+    assert [letter.id for letter in post.letters()] == [delivery_id("commit-1", "hook")]
+    post.commit(2)
+    post.drain()
+    assert post.letters() == [], "nobody asked to be told of it"
 
 
 # Many at once, slow ones, and the end

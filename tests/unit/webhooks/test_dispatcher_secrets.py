@@ -47,16 +47,11 @@ CANARIES = (HEADER, PATH, QUERY, quote(QUERY, safe=""), TOKEN, ROUTING, PASSWORD
 def document(url: str) -> dict[str, Any]:
     address = f"{url}/{PATH}/x?sig={quote(QUERY, safe='')}"
     allowed = {"timeout": "1s", "maxAttempts": 2}
+    signing = {"signing": {"secrets": [SIGNING]}}
     plain = {"headers": {"X-Key": HEADER, "Authorization": f"Bearer {HEADER}"}, "exposeHeaders": ["X-Key"]}
     return {
         "config": {
-            "plain": {
-                "url": address,
-                "payload": {"h": "{{headers.X-Key}}"},
-                "signing": {"secrets": [SIGNING]},
-                **plain,
-                **allowed,
-            },
+            "plain": {"url": address, "payload": {"h": "{{headers.X-Key}}"}, **signing, **plain, **allowed},
             "broken": {"url": address, "payload": {"h": "{{headers.X-Key}}", "x": "{{nope}}"}, **plain, **allowed},
             "nojson": {"url": address, "payloadTemplate": '{"a": {{{headers.X-Key}}}', **plain, **allowed},
             "pager": {"url": f"{url}/{PATH}", "preset": "pagerduty", "with": {"routingKey": ROUTING}, **allowed},
@@ -70,9 +65,8 @@ def document(url: str) -> dict[str, Any]:
 def echo(status: int) -> Callable[[Received], Reply]:
     def answer(request: Received) -> Reply:
         text = f"{request.path}\n{request.headers}\n".encode() + request.body
-        return Reply(
-            status, text, {"Location": f"http://{request.headers.get('x-key', 'other')}.example/{PATH}?{QUERY}"}
-        )
+        location = f"http://{request.headers.get('x-key', 'other')}.example/{PATH}?{QUERY}"
+        return Reply(status, text, {"Location": location})
 
     return answer
 
@@ -88,12 +82,7 @@ def drip(sock: Any) -> None:
 
 
 ANSWERS: dict[str, Callable[[Received], Reply]] = {
-    "200": echo(200),
-    "302": echo(302),
-    "400": echo(400),
-    "401": echo(401),
-    "410": echo(410),
-    "500": echo(500),
+    **{str(status): echo(status) for status in (200, 302, 401, 410, 500)},
     "closed": lambda request: Reply(raw=close),
     "dripping": lambda request: Reply(raw=drip),
 }
@@ -141,9 +130,8 @@ def run(folder: Path, block: Any, base: str, told: list[DeadLetter]) -> str:
         shown += traceback.format_exception(error)
     calls = [resolve(endpoint, connections, LOOPBACK) for endpoint in endpoints.values()]
     shown += [repr(call) + repr(call.masker) for call in calls]
-    shown += [repr(connections("c")), repr(operations.deliveries(store, limit=None))]
-    for row in operations.deliveries(store, limit=None):
-        shown.append(repr(operations.history(store, row.id)))
+    rows = operations.deliveries(store, limit=None)
+    shown += [repr(connections("c")), repr(rows), *(repr(operations.history(store, row.id)) for row in rows)]
     for endpoint in endpoints.values():
         answer = operations.test_fire(endpoint, events(3)[0], connections=connections, allowed_hosts=LOOPBACK)
         shown.append(repr(answer))
@@ -151,9 +139,7 @@ def run(folder: Path, block: Any, base: str, told: list[DeadLetter]) -> str:
 
 
 def stored(folder: Path) -> str:
-    texts = []
-    for path in folder.glob("control.db*"):
-        texts.append(path.read_bytes().decode("latin-1"))
+    texts = [path.read_bytes().decode("latin-1") for path in folder.glob("control.db*")]
     with sqlite3.connect(folder / "control.db") as connection:
         texts += connection.iterdump()
     return "\n".join(texts)
@@ -172,16 +158,13 @@ def test_no_error_that_is_raised_holds_one(server: Receiver, tmp_path: Path, mon
         return real(self, work, **options)
 
     monkeypatch.setattr(ControlStore, "run", failing)
+    nowhere = ConnectionSettings("nowhere", "a", PASSWORD)
     with raises(Exception) as caught:
-        loopback_dispatcher(
-            store, endpoints, connections=lambda name: ConnectionSettings("nowhere", "a", PASSWORD)
-        ).deliver_due()
+        loopback_dispatcher(store, endpoints, connections=lambda name: nowhere).deliver_due()
     text = "".join(traceback.format_exception(caught.value))
+    login = endpoints[next(key for key in endpoints if key.trigger == "login")]
     with pytest.raises(ConfigurationError) as sealed:
-        resolve(
-            endpoints[next(key for key in endpoints if key.trigger == "login")],
-            lambda name: ConnectionSettings(f"ftp://{PATH}", "a", PASSWORD),
-        )
+        resolve(login, lambda name: ConnectionSettings(f"ftp://{PATH}", "a", PASSWORD))
     text += "".join(traceback.format_exception(sealed.value))
     for canary in CANARIES:
         assert canary not in text, canary

@@ -17,7 +17,7 @@ from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, expire_table
 from airflow_provider_rfr.store.deliveries import Selection, load_endpoints, set_cancelled
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
+from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.operations import deliveries
 from airflow_provider_rfr.webhooks.outbox import (
     _since_property,
@@ -75,16 +75,22 @@ def properties(catalog: SqlCatalog) -> dict[str, str]:
     return dict(catalog.load_table(TABLE).properties)
 
 
+def since(catalog: SqlCatalog, value: str | None = None) -> str:
+    """The first commit that the table keeps for the hook; ``value``: written before."""
+    if value is not None:
+        with catalog.load_table(TABLE).transaction() as transaction:
+            transaction.set_properties({_since_property("hook"): value})
+    return properties(catalog)[_since_property("hook")]
+
+
 def test_a_block_is_part_of_ids_and_of_what_a_table_keeps(store: ControlStore, catalog: SqlCatalog) -> None:
     commit(catalog, 1, 2)
     blocks = [parse_triggers({"name": name, "config": [{"url": URL, "payload": {}}]}) for name in ("a", "b")]
     for block in blocks:
         enqueue_commits(store, catalog, LAKE, TABLE, endpoints_of(LAKE, TABLE, block), start_from="earliest")
     assert ids(store) == {delivery_id(f"commit-{n}", f"{name}/trigger0") for n in (1, 2) for name in "ab"}
-    assert {name for name in properties(catalog) if name.startswith("rfr.webhooks.")} == {
-        _since_property("a/trigger0"),
-        _since_property("b/trigger0"),
-    }
+    kept = {name for name in properties(catalog) if name.startswith("rfr.webhooks.")}
+    assert kept == {_since_property("a/trigger0"), _since_property("b/trigger0")}
 
 
 def test_all_endpoints_that_are_new_to_a_table_take_one_commit_of_the_catalog(
@@ -102,16 +108,15 @@ def test_the_first_look_begins_with_the_newest_commit(store: ControlStore, catal
     assert look(store, catalog) == 1
     assert owed(store) == ["commit-3"]
     commit(catalog, 4, 5)
-    assert look(store, catalog) == 2
-    assert look(store, catalog) == 0
+    assert (look(store, catalog), look(store, catalog)) == (2, 0)
     assert owed(store) == ["commit-3", "commit-4", "commit-5"]
-    assert properties(catalog)[_since_property("hook")] == "3"
+    assert since(catalog) == "3"
 
 
 def test_or_with_all_that_there_are(store: ControlStore, catalog: SqlCatalog) -> None:
     commit(catalog, 1, 2, 3)
     assert look(store, catalog, start_from="earliest") == 3
-    assert properties(catalog)[_since_property("hook")] == "0"
+    assert since(catalog) == "0"
 
 
 def test_a_table_without_commits_owes_all_that_will_come(store: ControlStore, catalog: SqlCatalog) -> None:
@@ -129,8 +134,8 @@ def test_the_row_holds_the_event_as_the_snapshot_has_it(store: ControlStore, cat
     look(store, catalog)
     snapshot = load_table(catalog, TABLE).current_snapshot()
     (row,) = deliveries(store)
-    assert row.id == delivery_id("commit-7", "hook")
-    assert (row.snapshot_id, row.sequence, row.state) == (snapshot.snapshot_id, 1, "pending")
+    assert (row.id, row.sequence, row.state) == (delivery_id("commit-7", "hook"), 1, "pending")
+    assert row.snapshot_id == snapshot.snapshot_id
     assert f'"snapshot_id":{snapshot.snapshot_id}' in row.event
 
 
@@ -177,24 +182,13 @@ def test_a_catalog_that_forbids_properties_is_no_obstacle(
 def test_of_two_decisions_the_earlier_one_holds(store: ControlStore, catalog: SqlCatalog) -> None:
     commit(catalog, 1, 2, 3)
     look(store, catalog)
-    table = catalog.load_table(TABLE)
-    with table.transaction() as transaction:
-        transaction.set_properties({_since_property("hook"): "2"})
+    since(catalog, "2")
     assert look(store, catalog) == 1
     assert owed(store) == ["commit-2", "commit-3"]
-    with catalog.load_table(TABLE).transaction() as transaction:
-        transaction.set_properties({_since_property("hook"): "9"})
-    look(store, catalog)
-    assert properties(catalog)[_since_property("hook")] == "2"
-
-
-def test_a_property_that_somebody_spoiled_is_written_again(store: ControlStore, catalog: SqlCatalog) -> None:
-    commit(catalog, 1)
-    look(store, catalog)
-    with catalog.load_table(TABLE).transaction() as transaction:
-        transaction.set_properties({_since_property("hook"): "x"})
-    look(store, catalog)
-    assert properties(catalog)[_since_property("hook")] == "1"
+    for later in ("9", "x"):
+        since(catalog, later)
+        look(store, catalog)
+        assert since(catalog) == "2", "also where somebody spoiled it"
 
 
 def test_a_trigger_that_comes_later_begins_with_the_newest_commit_then(
@@ -218,19 +212,16 @@ def test_a_table_made_anew_owes_all_its_commits(store: ControlStore, catalog: Sq
     assert owed(store) == ["commit-11", "commit-12", "commit-3"]
     commit(catalog, 13)
     assert look(store, catalog) == 1
-    assert properties(catalog)[_since_property("hook")] == "0"
+    assert since(catalog) == "0"
 
 
-def test_what_does_not_match_makes_no_row(store: ControlStore, catalog: SqlCatalog) -> None:
+def test_what_does_not_match_or_has_no_documents_makes_no_row(store: ControlStore, catalog: SqlCatalog) -> None:
     commit(catalog, 1, collections=("items",))
     when = {"collections": ["ord*"]}
     assert look(store, catalog, start_from="earliest", when=when) == 0
     commit(catalog, 2, collections=("orders", "items"))
     assert look(store, catalog, when=when) == 1
-
-
-def test_a_commit_without_documents_owes_nothing(store: ControlStore) -> None:
-    assert enqueue(store, events(1, collections=()), {key(): endpoint(URL)}) == 0
+    assert enqueue(store, events(3, collections=()), {key(): endpoint(URL)}) == 0
 
 
 def test_a_trigger_that_is_switched_off_is_owed_nothing_of_what_comes_meanwhile(
@@ -317,13 +308,6 @@ def test_publishers_go_on_while_the_first_look_writes_its_properties(store: Cont
     assert {"commit-10", "commit-11"} <= set(owed(store, "hook0"))
 
 
-def test_a_block_gives_its_endpoints_for_a_table() -> None:
-    block = parse_triggers({"config": {"a": {"url": URL, "payload": {}}, "b": {"url": URL, "payload": {}}}})
-    hooks = endpoints_of(LAKE, TABLE, block)
-    assert [key.trigger for key in hooks] == ["a", "b"]
-    assert all(isinstance(hook, Endpoint) for hook in hooks.values())
-
-
 def test_an_expiry_keeps_the_commits_that_are_not_sent(
     store: ControlStore, catalog: SqlCatalog, tmp_path: Path
 ) -> None:
@@ -335,26 +319,18 @@ def test_an_expiry_keeps_the_commits_that_are_not_sent(
     assert expired(catalog) == 0, "nothing was said yet of what is sent"
     release_snapshots(store, catalog, LAKE, TABLE)
     assert expired(catalog) == 0
-    done = {
-        delivery.id for delivery in deliveries(store, limit=None) if delivery.last_commit in ("commit-1", "commit-2")
-    }
+    done = {row.id for row in deliveries(store, limit=None) if row.last_commit in ("commit-1", "commit-2")}
     store.run(lambda connection: set_cancelled(connection, 1, done, ""))
     release_snapshots(store, catalog, LAKE, TABLE)
+    before = catalog.load_table(TABLE).metadata_location
+    release_snapshots(store, catalog, LAKE, TABLE)
+    assert catalog.load_table(TABLE).metadata_location == before, "it is written only where it changed"
     commit(catalog, 4)
     assert expired(catalog) == 2
     store.close()
     lost = open_store(f"sqlite:///{tmp_path}/new.db")
     assert look(lost, catalog) == 2
     assert owed(lost) == ["commit-3", "commit-4"]
-
-
-def test_what_is_noted_of_a_table_is_written_only_where_it_changed(store: ControlStore, catalog: SqlCatalog) -> None:
-    commit(catalog, 1)
-    look(store, catalog)
-    release_snapshots(store, catalog, LAKE, TABLE)
-    before = catalog.load_table(TABLE).metadata_location
-    release_snapshots(store, catalog, LAKE, TABLE)
-    assert catalog.load_table(TABLE).metadata_location == before
 
 
 def expired(catalog: SqlCatalog) -> int:

@@ -59,10 +59,7 @@ def test_an_airflow_dag_run_has_the_delivery_s_id_and_a_conflict_is_delivery() -
     trigger = endpoint("airflow-dag-run", {"dagId": "down stream/x", "note": "by {{trigger_name}}"})
     assert preset_of(trigger).path() == "/api/v2/dags/down%20stream%2Fx/dagRuns"
     assert body(trigger) == {"logical_date": None, "dag_run_id": ID, "conf": EVENT, "note": "by X"}
-    assert [trigger.accepts(status, b"") for status in (200, 201, 409, 404, 401, 422, 302)] == [
-        *(True, True, True),
-        *(False, False, False, False),
-    ]
+    assert [status for status in (200, 201, 409, 404, 401, 422, 302) if trigger.accepts(status, b"")] == [200, 201, 409]
     assert trigger.dump()["with"] == {"dagId": "down stream/x", "note": "by {{trigger_name}}"}
     own = endpoint("airflow", {"dag_id": "d", "conf": {"n": "{{sequence}}", "x": None}})
     assert body(own)["conf"] == {"n": 1, "x": None}
@@ -103,10 +100,8 @@ def test_slack_hears_a_text_and_blocks() -> None:
     assert body(trigger) == {"text": LINE}
     assert preset_of(trigger).path() == "" and preset_of(trigger).receiver.credential is None
     blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": "*{{target}}*"}}]
-    assert body(endpoint("slack", {"text": "{{sequence}}!", "blocks": blocks})) == {
-        "text": "1!",
-        "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": "*example.table*"}}],
-    }
+    sent = body(endpoint("slack", {"text": "{{sequence}}!", "blocks": blocks}))
+    assert (sent["text"], sent["blocks"][0]["text"]["text"]) == ("1!", "*example.table*")
 
 
 def test_a_name_is_no_markup_for_slack() -> None:
@@ -132,12 +127,10 @@ def test_text_objects_of_slack_s_blocks_are_cut_to_what_it_takes() -> None:
         {"type": "actions", "elements": [{"type": "button", "text": text("plain_text"), "value": "{{target}}"}]},
     ]
     sent = body(endpoint("slack", {"blocks": blocks}), replace(ONE, target="x" * 5000))["blocks"]
-    assert len(sent[0]["text"]["text"]) == 150
-    assert len(sent[1]["text"]["text"]) == 3000
-    assert len(sent[1]["fields"][0]["text"]) == 2000
-    assert len(sent[2]["elements"][0]["text"]) == 3000
-    assert len(sent[3]["elements"][0]["text"]["text"]) == 75
-    assert len(sent[3]["elements"][0]["value"]) == 5000
+    assert (len(sent[0]["text"]["text"]), len(sent[1]["text"]["text"])) == (150, 3000)
+    assert (len(sent[1]["fields"][0]["text"]), len(sent[2]["elements"][0]["text"])) == (2000, 3000)
+    button = sent[3]["elements"][0]
+    assert (len(button["text"]["text"]), len(button["value"])) == (75, 5000)
     cut = body(endpoint("slack", {"blocks": blocks[:1]}), replace(ONE, target="x" * 146 + "&" * 9))["blocks"]
     assert cut[0]["text"]["text"] == "x" * 146 + "…", "no half of an entity is left"
 
@@ -169,15 +162,13 @@ def test_github_dispatches_an_event_or_a_workflow() -> None:
     assert preset_of(trigger).receiver.headers["X-GitHub-Api-Version"] == "2022-11-28"
     assert body(trigger) == {"event_type": "rfr_commit", "client_payload": EVENT}
     assert trigger.accepts(204, b"")
-    flow = endpoint(
-        "github", {"owner": "acme", "repo": "dbt", "workflow": "a b.yml", "ref": "main", "inputs": {"g": "{{lake}}"}}
-    )
+    repo = {"owner": "acme", "repo": "dbt"}
+    flow = endpoint("github", {**repo, "workflow": "a b.yml", "ref": "main", "inputs": {"g": "{{lake}}"}})
     assert preset_of(flow).path() == "/repos/acme/dbt/actions/workflows/a%20b.yml/dispatches"
     assert body(flow) == {"ref": "main", "inputs": {"g": "rfr"}}
-    check_messages(refused("github", {"owner": "a", "repo": "b", "workflow": "w", "eventType": "x"}))
-    check_messages(refused("github", {"owner": "a", "repo": "b", "inputs": {}}))
-    keys = {f"k{n}": n for n in range(11)}
-    check_messages(refused("github", {"owner": "a", "repo": "b", "clientPayload": keys}))
+    check_messages(refused("github", {**repo, "workflow": "w", "eventType": "x"}))
+    check_messages(refused("github", {**repo, "inputs": {}}))
+    check_messages(refused("github", {**repo, "clientPayload": {f"k{n}": n for n in range(11)}}))
 
 
 def test_pagerduty_s_key_is_in_the_body_and_its_alert_has_the_delivery_s_id() -> None:
@@ -233,26 +224,16 @@ def test_prefect_gets_a_key_of_idempotency() -> None:
 
 
 def test_dagster_s_answer_decides_since_it_is_always_200() -> None:
-    settings = {
-        "repositoryLocationName": "loc",
-        "jobName": "job",
-        "runConfig": {"x": "{{sequence}}"},
-        "tags": {"a": "b"},
-    }
-    trigger = endpoint("dagster", settings)
+    settings = {"repositoryLocationName": "loc", "jobName": "job", "runConfig": {"x": "{{sequence}}"}}
+    trigger = endpoint("dagster", {**settings, "tags": {"a": "b"}})
     assert preset_of(trigger).path() == "/graphql"
     sent = body(trigger)
+    tags = {"rfr/delivery_id": ID, "rfr/target": "example.table", "a": "b"}
     assert sent["query"].startswith("mutation LaunchRun($executionParams: ExecutionParams!)")
     assert sent["variables"]["executionParams"] == {
         "selector": {"repositoryLocationName": "loc", "repositoryName": "__repository__", "jobName": "job"},
         "runConfigData": {"x": 1},
-        "executionMetadata": {
-            "tags": [
-                {"key": "rfr/delivery_id", "value": ID},
-                {"key": "rfr/target", "value": "example.table"},
-                {"key": "a", "value": "b"},
-            ]
-        },
+        "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
     }
     good = b'{"data": {"launchRun": {"__typename": "LaunchRunSuccess", "run": {"runId": "1"}}}}'
     assert trigger.accepts(200, good)
@@ -276,15 +257,9 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_no_value_breaks_a_preset_s_body(name: str) -> None:
-    trigger = endpoint(name, NEEDED[name])
-    for event in placeholder_events():
-        assert body(trigger, event)
-
-
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_a_preset_s_name_has_no_case_and_its_parameters_are_checked(name: str) -> None:
-    assert endpoint(name.upper().replace("-", "_"), NEEDED[name]).parameters is not None
+def test_a_preset_s_name_has_no_case_its_parameters_are_checked_and_no_value_breaks_its_body(name: str) -> None:
+    trigger = endpoint(name.upper().replace("-", "_"), NEEDED[name])
+    assert all(body(trigger, event) for event in placeholder_events())
     (line,) = refused(name, {**NEEDED[name], "nonsens": 1})
     assert line.startswith("trigger X: with.nonsens: unknown field; ")
     for missing in NEEDED[name]:
@@ -316,7 +291,6 @@ def test_presets_with_an_address_of_their_own_need_none() -> None:
     ("url", "told"),
     [
         ("https://h/api/v2/dags/d/dagRuns", "invalid URL: the preset adds its path to it; write the address up to"),
-        ("https://h/base/api/v2", "invalid URL: the preset adds its path to it"),
         ("https://h/?x=hunter2", "invalid URL: the preset adds its path to it, so it has no query"),
     ],
 )
@@ -325,16 +299,14 @@ def test_the_address_of_a_preset_ends_before_its_path(url: str, told: str) -> No
     assert line.startswith(f"trigger X: {told}")
 
 
-@pytest.mark.parametrize("name", ["", " ", ".", "..", "a\nb", "{{x}}", "x" * 501, None, 1.5, True, ["a"]])
+@pytest.mark.parametrize("name", ["", "..", "a\nb", "{{x}}", "x" * 501, None, True])
 def test_names_in_addresses_are_plain_names(name: Any) -> None:
     (line,) = refused("airflow", {"dagId": name})
     assert line.startswith("trigger X: with.dagId: ")
 
 
 def test_what_an_endpoint_says_itself_goes_before_its_preset() -> None:
-    trigger = endpoint(
-        "airflow", {"dagId": "d"}, success={"status": [200]}, payload={"own": "{{delivery_id}}"}, timeout="5s"
-    )
+    trigger = endpoint("airflow", {"dagId": "d"}, success={"status": [200]}, payload={"own": "{{delivery_id}}"})
     assert body(trigger) == {"own": ID}
     assert not trigger.accepts(409, b"")
     templated = endpoint("pagerduty", {"routingKey": "hunter2"}, payloadTemplate='{"k": "{{preset.routing_key}}"}')
@@ -342,24 +314,9 @@ def test_what_an_endpoint_says_itself_goes_before_its_preset() -> None:
 
 
 def test_no_other_secret_of_a_preset_can_be_printed() -> None:
-    block = parse_triggers(
-        {
-            "config": {
-                "X": {
-                    "url": "https://h",
-                    "preset": "airflow",
-                    "with": {
-                        "dagId": "d",
-                        "username": "u",
-                        "password": "hunter2",
-                        "conf": {"x": "{{preset.password}}"},
-                    },
-                }
-            }
-        }
-    )
+    parameters = {"dagId": "d", "username": "u", "password": "hunter2", "conf": {"x": "{{preset.password}}"}}
     with pytest.raises(TriggerConfigError) as caught:
-        validate_block(block)
+        endpoint("airflow", parameters)
     assert "hunter2" not in str(caught.value)
 
 

@@ -31,77 +31,15 @@ NAMES = (
     "n s xs m m.k .. . ../ this @index @key @root @root.n @../index [a b] 'k' 1 -1 1.5 true false null undefined x i"
 )
 WORDS = "as |x| else if each with unless json lookup eq len join date upper missing as|"
-PIECES = [
-    *MARKS.split(" "),
-    *NAMES.split(" "),
-    *WORDS.split(" "),
-    '"',
-    '"k"',
-    "é",
-    "\U0001f680",
-    "\ud800",
-    "\0",
-    "\u2028",
-]
-PIECES += [
-    " ",
-    "  ",
-    "\n",
-    "\r\n",
-    "\n  ",
-    "as |x i|",
-    "{{else}}",
-    "{{^}}",
-    "{{else if n}}",
-    "{{! c }}",
-    "{{!-- }} --}}",
-]
-TAGS = [
-    *(
-        "{{n}}",
-        "{{s}}",
-        "{{json m}}",
-        "{{this}}",
-        "{{../n}}",
-        "{{@index}}",
-        "{{x}}",
-        "{{~n~}}",
-        "{{{s}}}",
-        "{{lookup m 'k'}}",
-    ),
-    *(
-        "{{#if n}}",
-        "{{/if}}",
-        "{{#each xs}}",
-        "{{#each xs as |x i|}}",
-        "{{/each}}",
-        "{{#with m}}",
-        "{{/with}}",
-        "{{#m}}",
-        "{{/m}}",
-    ),
-    *(
-        "{{#unless z}}",
-        "{{/unless}}",
-        "{{^z}}",
-        "{{/z}}",
-        "{{#each m}}",
-        "{{else each xs}}",
-        '"',
-        '{"a": ',
-        "}",
-        "[",
-        "]",
-        "\n",
-    ),
-    *(
-        "{{join xs ', '}}",
-        "{{date t '%Y'}}",
-        "{{default missing s}}",
-        "{{#if (and n (eq s 's'))}}",
-        "{{len (lookup m 'k')}}",
-    ),
-]
+PIECES = [*MARKS.split(" "), *NAMES.split(" "), *WORDS.split(" ")]
+PIECES += ['"', '"k"', "é", "\U0001f680", "\ud800", "\0", "\u2028", " ", "  ", "\n", "\r\n", "\n  "]
+PIECES += ["as |x i|", "{{else}}", "{{^}}", "{{else if n}}", "{{! c }}", "{{!-- }} --}}"]
+VALUES = "{{n}}  {{s}}  {{json m}}  {{this}}  {{../n}}  {{@index}}  {{x}}  {{~n~}}  {{{s}}}  {{lookup m 'k'}}"
+BLOCKS = "{{#if n}}  {{/if}}  {{#each xs}}  {{#each xs as |x i|}}  {{/each}}  {{#with m}}  {{/with}}  {{#m}}  {{/m}}"
+MORE_BLOCKS = "{{#unless z}}  {{/unless}}  {{^z}}  {{/z}}  {{#each m}}  {{else each xs}}"
+CALLS = "{{join xs ', '}}  {{date t '%Y'}}  {{default missing s}}  {{#if (and n (eq s 's'))}}  {{len (lookup m 'k')}}"
+TAGS = [tag for tags in (VALUES, BLOCKS, MORE_BLOCKS, CALLS) for tag in tags.split("  ")]
+TAGS += ['"', '{"a": ', "}", "[", "]", "\n"]
 VARIABLES: dict[str, Any] = {
     "n": 42,
     "s": 's"\\\n\ud800',
@@ -138,7 +76,6 @@ def called(value: str, several: list[tuple[str, str]]) -> list[str]:
     return ["{{", expression.removeprefix("(").removesuffix(")"), "}}"]
 
 
-# One helper, or two that take turns: names and texts have no part in an expression's form, and each form is parsed.
 # One helper, or two that take turns: each form of expression is parsed, and names have no part in its form.
 turns = st.lists(calls, min_size=1, max_size=2)
 depths = st.integers(1, 33)

@@ -14,22 +14,8 @@ from airflow_provider_rfr.webhooks.handlebars.render import state_behind
 from tests.profile import examples
 from tests.unit.messages import raises
 
-HOSTILE = [
-    '"',
-    "\\",
-    '\\"',
-    "\n",
-    "\u2028",
-    "\x00",
-    "\U0001f680",
-    '","x":"',
-    "\\u0022",
-    "{{n}}",
-    "\ud83d",
-    "}",
-    "null",
-    "",
-]
+HOSTILE = ['"', "\\", '\\"', "\n", "\u2028", "\x00", "\U0001f680", '","x":"', "\\u0022", "{{n}}"]
+HOSTILE += ["\ud83d", "}", "null", ""]
 
 
 def in_json(template: str, **variables: Any) -> str:
@@ -85,17 +71,14 @@ def test_quotes_in_branches_are_followed_as_they_are_rendered() -> None:
     assert json.loads(in_json(template, s=False, v='"')) == ['"', ""]
 
 
-@pytest.mark.parametrize("before", [r"\\", r"\u", r"\u12", r"\\\\", r"x\\"])
+@pytest.mark.parametrize("before", [r"\\", r"\u12"])
 def test_a_value_can_not_join_an_escape(before: str) -> None:
     with raises(TemplateError):
         in_json(f'"{before}{{{{v}}}}"', v='"')
 
 
-def test_a_backslash_before_a_value_is_written_as_handlebars_and_json_want_it() -> None:
-    assert json.loads(in_json(r'"\\\{{v}}"', v='"')) == '\\"'
-
-
 def test_a_whole_escape_before_a_value_is_fine() -> None:
+    assert json.loads(in_json(r'"\\\{{v}}"', v='"')) == '\\"'
     assert json.loads(in_json('"\\n\\u00e9\\" {{v}}"', v='"')) == '\né" "'
 
 

@@ -1,4 +1,8 @@
-"""The sixteen rules that templates keep, each by its number. Rule 16's properties have modules of their own as well."""
+"""The sixteen rules that templates keep, each by its number.
+
+What a template prints is compared with handlebars.js in ``test_templates_conformance.py``; rule 9 is JSON mode's, in
+``test_templates_json_mode.py``; rule 16's properties have modules of their own as well.
+"""
 
 from __future__ import annotations
 
@@ -36,22 +40,13 @@ def refused(template: str, variables: dict[str, Any] | None = None, **options: A
 
 @pytest.mark.parametrize(
     "template",
-    [
-        '{"a":1{{#if yes}},"b":2}',
-        "a {{n",
-        "a{{#if n}}",
-        "{{n}}{{#",
-        "{{lookup map 'k1}}",
-        "{{[abc}}",
-        "{{!-- a }}",
-        "a{{!",
-    ],
+    ['{"a":1{{#if yes}},"b":2}', "a {{n", "a{{#if n}}", "{{lookup map 'k1}}", "{{[abc}}", "{{!-- a }}", "a{{!"],
 )
 def test_rule_1_nothing_is_left_unread_and_nothing_is_cut_off(template: str) -> None:
     refused(template, {"n": 1, "yes": True, "map": {}})
 
 
-@pytest.mark.parametrize("question", ["x x)", "x (x", "x =", "(x)", "", "x xx=", "x }}", "?", "x ?"])
+@pytest.mark.parametrize("question", ["x x)", "x (x", "x =", "(x)", "", "x xx=", "x ?"])
 def test_rule_1_the_grammars_answer_counts_only_where_it_has_read_all(question: str) -> None:
     assert isinstance(parser._ask(question), int)
 
@@ -59,7 +54,9 @@ def test_rule_1_the_grammars_answer_counts_only_where_it_has_read_all(question: 
 def test_rule_1_the_grammar_is_the_one_that_is_known() -> None:
     path = ("path", ["x"])
     assert version("pybars3") == "0.9.7"
-    assert parser._ask("x") == ("escapedexpand", path, [])
+    # What the grammar is not asked for is what it would answer.
+    for count in (1, 2, 9):
+        assert parser._ask(" ".join("x" * count)) == ("escapedexpand", path, [path] * (count - 1))
     assert parser._ask('x x "" 0 true false null undefined') == (
         "escapedexpand",
         path,
@@ -76,12 +73,6 @@ def test_rule_1_the_grammar_is_the_one_that_is_known() -> None:
     )
 
 
-@pytest.mark.parametrize("count", [1, 2, 9])
-def test_rule_1_what_the_grammar_is_not_asked_for_is_what_it_would_answer(count: int) -> None:
-    path = ("path", ["x"])
-    assert parser._ask(" ".join("x" * count)) == ("escapedexpand", path, [path] * (count - 1))
-
-
 # 2
 
 
@@ -92,11 +83,7 @@ def test_rule_1_what_the_grammar_is_not_asked_for_is_what_it_would_answer(count:
         ('{{lookup m "\\"}}"}}', "quote"),
         ("{{m.[}}]}}", "braces"),
         ("a{{!-- {{n}} }} --}}b", "ab"),
-        ("a{{! n }}b", "ab"),
         ("\\{{n}} \\\\{{n}}", "{{n}} \\42"),
-        (" {{~n~}} ", "42"),
-        (" {{~{n}~}} ", "42"),
-        ("{{{n}}}", "42"),
     ],
 )
 def test_rule_2_the_lexer_knows_quotes_brackets_comments_escapes_and_tildes(template: str, text: str) -> None:
@@ -127,39 +114,18 @@ def test_rule_3_an_end_or_else_without_a_block_is_an_error() -> None:
 # 4
 
 
-@pytest.mark.parametrize(("n", "text"), [(1, "one"), (2, "two"), (3, "three"), (4, "many")])
-def test_rule_4_else_if_chains_take_the_first_branch_that_holds(n: int, text: str) -> None:
-    template = "{{#if (eq n 1)}}one{{else if (eq n 2)}}two{{else unless (ne n 3)}}three{{else}}many{{/if}}"
-    assert render(template, {"n": n}) == text
-
-
 def test_rule_4_there_is_one_plain_else_and_it_comes_last() -> None:
     refused("{{#if a}}1{{else}}2{{else}}3{{/if}}", {"a": 1})
     refused("{{#if a}}1{{else}}2{{else if a}}3{{/if}}", {"a": 1})
 
 
-def test_rule_4_blocks_name_what_they_give_and_can_be_inverse() -> None:
-    assert render("{{#each m as |v k|}}{{k}}{{v}}{{/each}}", {"m": {"a": 1, "b": 2}}) == "a1b2"
-    assert render("{{^no}}a{{else}}b{{/no}}{{^yes}}c{{else}}d{{/yes}}", {"no": False, "yes": True}) == "ad"
-
-
 # 5
 
 
-def test_rule_5_tags_with_a_line_for_themselves_leave_no_line() -> None:
-    template = "[\n{{#each xs}}\n  {{! an item }}\n  {{this}}\n  {{else}}\n  none\n{{/each}}\n]"
-    assert render(template, {"xs": ["a", "b"]}) == "[\n  a\n  b\n]"
-    assert render(template, {"xs": []}) == "[\n  none\n]"
-
-
-@pytest.mark.parametrize("blocks", [12, 30])
-@pytest.mark.parametrize("end", ["", "{{/a}}"])
-def test_rule_5_whitespace_before_many_blocks_is_read_once_and_not_by_each_of_their_ways(blocks: int, end: str) -> None:
-    template = "\n" + "{{#a}}      " * blocks + "x" + end * blocks
-    if end:
-        assert render(template, {"a": True}).count("x") == 1
-    else:
-        refused(template)
+def test_rule_5_whitespace_before_many_blocks_is_read_once_and_not_by_each_of_their_ways() -> None:
+    template = "\n" + "{{#a}}      " * 30 + "x"
+    assert render(template + "{{/a}}" * 30, {"a": True}).count("x") == 1
+    refused(template)
 
 
 @pytest.mark.parametrize(
@@ -203,15 +169,8 @@ class Trap:
 
 @pytest.mark.parametrize("name", ["secret", "__class__", "__init__.__globals__", "__call__", "[__dict__]"])
 def test_rule_6_attributes_are_never_looked_up(name: str) -> None:
-    trap = Trap()
-    for template in (
-        f"{{{{o.{name}}}}}",
-        f"{{{{#if o.{name}.x}}}}{{{{/if}}}}",
-        "{{o}}",
-        "{{json o}}",
-        "{{#o}}{{secret}}{{/o}}",
-    ):
-        assert "canary" not in str(refused(template, {"o": trap}))
+    for template in (f"{{{{o.{name}}}}}", f"{{{{#if o.{name}.x}}}}{{{{/if}}}}", "{{json o}}", "{{#o}}{{secret}}{{/o}}"):
+        assert "canary" not in str(refused(template, {"o": Trap()}))
 
 
 def test_rule_6_values_are_never_called() -> None:
@@ -225,8 +184,10 @@ def test_rule_6_values_are_never_called() -> None:
 def test_rule_6_maps_have_keys_and_lists_have_indices_and_a_length() -> None:
     variables = {"m": {"items": "own", "length": "own too"}, "xs": ["a", "b"]}
     assert render("{{m.items}} {{m.length}} {{xs.[1]}} {{xs.length}}", variables) == "own own too b 2"
-    for name in ("m.keys", "xs.[2]", "xs.[-1]", "xs.append", "xs.[01]"):
-        refused(f"{{{{{name}}}}}", variables)
+    names = ["m.keys", "m.__class__", "xs.[2]", "xs.[-1]", "xs.append", "xs.[01]", "m.items.upper", "m.items.format"]
+    for name in (*names, "fromkeys", "@root.fromkeys", "__class__", "_parent"):
+        for template in (f"{{{{{name}}}}}", f"{{{{#{name}}}}}{{{{/{name}}}}}", f"{{{{#each {name}}}}}{{{{/each}}}}"):
+            refused(template, variables)
 
 
 # 7
@@ -244,8 +205,6 @@ def test_rule_6_maps_have_keys_and_lists_have_indices_and_a_length() -> None:
         "{{#if (eq missing 1)}}{{/if}}",
         "{{#if (not missing)}}{{/if}}",
         "{{#missing}}{{/missing}}",
-        "{{^missing}}{{/missing}}",
-        "{{#each missing}}{{/each}}",
         "{{#with missing}}{{/with}}",
         "{{#each xs as |x|}}{{x.missing}}{{/each}}",
         "{{#each xs}}{{n}}{{/each}}",
@@ -286,52 +245,24 @@ def test_rule_7_questions_about_what_is_missing_are_none(template: str, text: st
         (0.1 + 0.2, "0.30000000000000004"),
         (123456789012345680000.0, "123456789012345680000"),
         (True, "true"),
-        (False, "false"),
         (None, ""),
-        ("", ""),
     ],
 )
 def test_rule_8_scalars_are_printed_as_javascript_does_and_whole_numbers_exactly(value: object, text: str) -> None:
     assert render("{{v}}", {"v": value}) == text
 
 
-@pytest.mark.parametrize("value", [[1], [], {"a": 1}, {}, (1,)])
+@pytest.mark.parametrize("value", [[1], {"a": 1}, (1,)])
 def test_rule_8_lists_and_maps_are_printed_by_json_alone(value: object) -> None:
     assert "{{json v}}" in str(refused("{{v}}", {"v": value}))
     assert json.loads(render("{{json v}}", {"v": value})) == (list(value) if isinstance(value, tuple) else value)
 
 
-@pytest.mark.parametrize(
-    "value", [math.inf, -math.inf, math.nan, object(), b"x", {1}, pytest.param(10**5000, id="long")]
-)
+@pytest.mark.parametrize("value", [math.inf, math.nan, object(), b"x", {1}, pytest.param(10**5000, id="long")])
 def test_rule_8_what_json_does_not_have_is_an_error(value: object) -> None:
     refused("{{v}}", {"v": value})
     refused("{{json v}}", {"v": value})
     refused('{"a": {{v}} }', {"v": value}, json_mode=True)
-
-
-# 9
-
-HOSTILE = 'a"b\\c\nd\u2028e\U0001f680f\x00\ud800{{n}}</script>'
-
-
-def test_rule_9_json_gives_a_whole_value_in_utf_8() -> None:
-    value = {"a": [1, 1.5, True, None, HOSTILE], "é": {}}
-    assert json.loads(render("{{json v}}", {"v": value})) == value
-    assert render("{{json v}}", {"v": "é\U0001f680"}) == '"é\U0001f680"'
-
-
-def test_rule_9_in_json_mode_no_value_breaks_the_body() -> None:
-    body = render(
-        '{"a": "x{{v}}y", "b": {{v}}, "c": {{json xs}}, "d": "{{json xs}}"}',
-        {"v": HOSTILE, "xs": [HOSTILE]},
-        json_mode=True,
-    )
-    xs = [HOSTILE]
-    assert json.loads(body)["a"] == f"x{HOSTILE}y"
-    assert json.loads(body)["b"] == HOSTILE
-    assert json.loads(body)["c"] == xs
-    assert json.loads(json.loads(body)["d"]) == xs
 
 
 # 10
@@ -380,12 +311,9 @@ def test_rule_11_names_may_begin_as_literals_do(name: str) -> None:
 # 12
 
 
-def test_rule_12_a_template_is_read_once() -> None:
+def test_rule_12_a_template_is_read_once_and_the_cache_is_bounded() -> None:
     assert compile_template("a{{n}}") is compile_template("a{{n}}")
     assert compile_template("a{{n}}", json_mode=True) is not compile_template("a{{n}}")
-
-
-def test_rule_12_the_cache_is_bounded() -> None:
     for index in range(_CACHED_TEMPLATES + 5):
         compile_template(f"bounded {index}")
     assert _compiled.cache_info().currsize == _CACHED_TEMPLATES
@@ -439,29 +367,18 @@ CANARY = "c4n4ry-v4lue"
         "{{#each secret}}{{this}}{{/each}}{{missing}}",
         "{{xs}}",
         "{{headers}}",
-        "{{gt secret 1}}",
         "{{date secret}}",
         "{{date '2024-01-01T00:00:00Z' secret}}{{missing}}",
         "{{date '2024-01-01T00:00:00Z' '%Y' timezone=secret}}",
         "{{join secret}}",
-        "{{join nested}}",
         "{{len 5}}{{lookup m secret}}{{missing}}",
-        "{{#with secret}}{{x}}{{/with}}",
-        "{{upper headers}}",
         "{{json odd}}",
         "{{lookup m headers}}",
     ],
 )
 def test_rule_13_errors_name_variables_and_never_tell_what_they_hold(template: str) -> None:
-    variables = {
-        "secret": CANARY,
-        "headers": {"Authorization": CANARY},
-        "xs": [CANARY],
-        "nested": [[CANARY]],
-        "m": {},
-        "odd": {"a": {CANARY}},
-    }
-    error = refused(template, variables)
+    lists = {"xs": [CANARY], "m": {}, "odd": {"a": {CANARY}}}
+    error = refused(template, {"secret": CANARY, "headers": {"Authorization": CANARY}, **lists})
     seen: list[BaseException] = [error]
     for link in seen:
         seen.extend(other for other in (link.__cause__, link.__context__) if other is not None)
@@ -473,10 +390,8 @@ def test_rule_13_errors_name_variables_and_never_tell_what_they_hold(template: s
 
 def test_rule_14_the_helpers_are_these() -> None:
     error = refused("{{nothing_like_it 1}}")
-    names = (
-        "if unless each with json lookup len eq ne gt gte lt lte and or not default join upper lower urlencode date log"
-    )
-    assert all(name in error.problem for name in names.split())
+    names = "if unless each with json lookup len eq ne gt gte lt lte and or not default join upper lower urlencode date"
+    assert all(name in error.problem for name in (*names.split(), "log"))
 
 
 def test_rule_14_an_unknown_helper_is_found_while_compiling_and_the_like_are_named() -> None:
@@ -491,10 +406,7 @@ def test_rule_14_an_unknown_helper_is_found_while_compiling_and_the_like_are_nam
     ("template", "word"),
     [
         ("{{> p}}", "partials"),
-        ("{{~> p}}", "partials"),
         ("{{#> p}}{{/p}}", "partials"),
-        ("{{> (lookup . 'p')}}", "partials"),
-        ("{{* d}}", "decorators"),
         ('{{#*inline "p"}}{{/inline}}', "decorators"),
         ("{{{{raw}}}}{{{{/raw}}}}", "raw blocks"),
     ],
@@ -516,8 +428,7 @@ def test_rule_16_no_code_is_made_of_templates() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    assert names
-    assert not names & forbidden
+    assert names and not names & forbidden
 
 
 def test_rule_16_one_module_knows_pybars_and_no_template_leaves_a_module_behind() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import pickle
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,9 @@ import pyrage  # type: ignore[import-untyped]
 import pytest
 
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.sealing import seal
+from airflow_provider_rfr.webhooks.sealing import open_sealed, seal
+from airflow_provider_rfr.webhooks.sealing._documents import plain_copy
+from airflow_provider_rfr.webhooks.sealing._sops import encrypt, envelope, rule_of, seal_tree
 
 SECRETS = (
     "canary-url-7Qz",
@@ -96,6 +99,11 @@ def sealed(document: dict[str, Any], recipients: list[str]) -> dict[str, Any]:
 
 
 @pytest.fixture
+def opens(key: AgeKey) -> Callable[[Any], Any]:
+    return lambda document: open_sealed(document, environment=key.environment)
+
+
+@pytest.fixture
 def changed(sealed: dict[str, Any]) -> Callable[..., dict[str, Any]]:
     """The sealed document with one place changed: ``changed("config", "other", "preset", value)``."""
 
@@ -156,11 +164,6 @@ def like_sops() -> Callable[..., dict[str, Any]]:
 
 
 def sealed_like_sops(document: Mapping[str, Any], public: str, **rule: Any) -> dict[str, Any]:
-    import os
-
-    from airflow_provider_rfr.webhooks.sealing._documents import plain_copy
-    from airflow_provider_rfr.webhooks.sealing._sops import encrypt, envelope, rule_of, seal_tree
-
     data_key = os.urandom(32)
     tree, code = seal_tree(plain_copy(document), data_key, rule_of(rule))
     stamp = "2026-01-02T03:04:05Z"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock, parse_triggers
+from airflow_provider_rfr.hooks.webhooks import check_triggers
+from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, seal
 from airflow_provider_rfr.webhooks.sealing._documents import (
     _BLOCK_FIELDS,
@@ -27,20 +28,20 @@ def test_every_field_of_an_endpoint_is_either_sealed_or_editable() -> None:
     assert not set(_SEALED) & set(_EDITABLE)
 
 
-def test_a_sealed_document_is_checked_without_a_key(sealed: dict[str, Any]) -> None:
+def test_a_sealed_document_is_checked_without_a_key(sealed: Any) -> None:
     check_sealed(sealed)
     check_sealed({"triggers": sealed, "dag": "x"})
 
 
-def test_a_document_that_is_sealed_already_is_left_as_it_is(sealed: dict[str, Any], recipients: list[str]) -> None:
+def test_a_document_that_is_sealed_already_is_left_as_it_is(sealed: Any, recipients: Any) -> None:
     assert seal(sealed, recipients) == sealed
 
 
 def test_a_sealed_document_with_new_plaintext_is_not_taken_for_sealed(
-    changed: Any, recipients: list[str], refusal: Any
+    changed: Any, recipients: Any, refusal: Any
 ) -> None:
-    message = refusal(seal, changed("config", "other", "connection", "plain"), recipients)
-    assert "/config/other/connection: plaintext where a sealed value is due" in message
+    document = changed("config", "other", "connection", "plain")
+    assert "/config/other/connection: plaintext where a sealed value is due" in refusal(seal, document, recipients)
 
 
 def test_all_that_is_wrong_is_told_at_once(changed: Any, refusal: Any) -> None:
@@ -70,26 +71,18 @@ def test_many_problems_are_cut(changed: Any, refusal: Any) -> None:
         ("headers", {"A:B": "v"}, "a colon separates"),
         ("headers", {"A": {"B": "v"}}, "the wrong form"),
         ("headers", ["v"], "the wrong form"),
-        ("headers", "v", "the wrong form"),
         ("url", None, "an empty value"),
-        ("url", 5, "must be text"),
         ("url", {"a": "b"}, "the wrong form"),
-        ("signing", {"secrets": [None]}, "an empty value"),
-        ("signing", {"secrets": [5]}, "must be text"),
         ("signing", {"secrets": [["x"]]}, "the wrong form"),
-        ("success", {"equals": None}, "an empty value"),
         ("exposeHeaders", "Authorization", "the wrong form"),
         ("expose_headers", [], "is given in two spellings"),
-        ("allowed_hosts", ["x"], "is given in two spellings"),
         ("URL", "x", "unknown field; did you mean url?"),
-        ("url ", "x", "unknown field"),
-        ("uгl", "x", "unknown field"),
         ("sops", {"mac": "x"}, "unknown field"),
         ("url", "ENC[AES256_GCM,data:AAAA,iv:AAAA,tag:AAAA,type:str]", "a sealed value of another document"),
     ],
 )
 def test_what_no_seal_would_bind_is_refused_before_sealing(
-    field: str, value: Any, said: str, document: dict[str, Any], recipients: list[str], refusal: Any
+    field: str, value: Any, said: str, document: Any, recipients: Any, refusal: Any
 ) -> None:
     document["config"]["startDownstream"][field] = value
     message = refusal(seal, document, recipients)
@@ -97,13 +90,13 @@ def test_what_no_seal_would_bind_is_refused_before_sealing(
     assert said in message
 
 
-@pytest.mark.parametrize("name", ["url", "headers", "exposeHeaders", "expose_headers", "with"])
-def test_a_trigger_with_the_name_of_a_sealed_field_is_refused(name: str, recipients: list[str], refusal: Any) -> None:
+@pytest.mark.parametrize("name", ["url", "expose_headers"])
+def test_a_trigger_with_the_name_of_a_sealed_field_is_refused(name: str, recipients: Any, refusal: Any) -> None:
     document = {"config": {name: {"url": "https://x", "payload": {}}}}
     assert f"can't be named {name}" in refusal(seal, document, recipients)
 
 
-def test_a_trigger_with_a_colon_in_its_name_is_refused(recipients: list[str], refusal: Any) -> None:
+def test_a_trigger_with_a_colon_in_its_name_is_refused(recipients: Any, refusal: Any) -> None:
     """Two names and a colon make the path of another place."""
     assert "a colon separates" in refusal(seal, {"config": {"a:b": {"url": "https://x"}}}, recipients)
 
@@ -111,29 +104,19 @@ def test_a_trigger_with_a_colon_in_its_name_is_refused(recipients: list[str], re
 @pytest.mark.parametrize(
     "document",
     [
-        {},
-        {"config": None},
-        {"config": "x"},
-        {"config": {"a": None}},
-        {"config": {"a": []}},
-        {"config": [5]},
-        {"triggers": None},
-        {"triggers": []},
+        *({}, [], None, "text", {"triggers": None}, {"triggers": []}),
+        *({"config": None}, {"config": {"a": None}}, {"config": [5]}, {"config": {}, "unknown": 1}),
         {"triggers": {"config": {}}, "config": {}},
         {"triggers": {"config": {}, "sops": {"a": 1}}, "sops": {"a": 1}},
-        {"config": {}, "unknown": 1},
-        [],
-        None,
-        "text",
     ],
 )
-def test_what_is_no_triggers_block_is_refused(document: Any, recipients: list[str], refusal: Any) -> None:
+def test_what_is_no_triggers_block_is_refused(document: Any, recipients: Any, refusal: Any) -> None:
     refusal(seal, document, recipients)
     refusal(check_sealed, document)
     refusal(open_sealed, document, environment={})
 
 
-def test_empty_maps_and_lists_mean_what_their_absence_means_and_are_kept(document: dict[str, Any], key: Any) -> None:
+def test_empty_maps_and_lists_mean_what_their_absence_means_and_are_kept(document: Any, key: Any) -> None:
     document["config"]["startDownstream"] |= {"headers": {}, "exposeHeaders": [], "allowedHosts": [], "signing": {}}
     assert open_sealed(seal(document, [key.public]), environment=key.environment) == document
 
@@ -142,14 +125,12 @@ def test_empty_maps_and_lists_mean_what_their_absence_means_and_are_kept(documen
     ("pattern", "matching", "other"),
     [
         ("^(url|headers)$", ["url", "headers"], ["url\n", "xurl", "urls", "URL", "url|headers", ""]),
-        ("^url$", ["url"], ["url2"]),
         ("^(url", [], []),
         ("url", ["url", "curly"], ["u"]),
         ("^url", ["url", "urls"], ["xurl"]),
         ("url$", ["url", "xurl"], ["urls"]),
         (r"^(a\.b|c\-d)$", ["a.b", "c-d"], ["axb"]),
         ("^(a.b)$", [], []),
-        ("^.*$", [], []),
         ("(?i)^url$", [], []),
         ("", [], []),
     ],
@@ -173,18 +154,17 @@ def test_our_rule_names_both_spellings() -> None:
     assert not rule.selects(("config", "a", "payload_template"))
 
 
-def test_the_configuration_reads_a_sealed_block_and_opens_it_later(document: dict[str, Any], key: Any) -> None:
+def test_the_configuration_reads_a_sealed_block_and_opens_it_later(document: Any, recipients: Any, opens: Any) -> None:
     """It hands the document back as it was read: field names and their order are what was sealed."""
     first = document["config"]["startDownstream"]
-    del first["success"]
     first["signing"]["secrets"] = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
     first["allowed_hosts"] = first.pop("allowedHosts")
-    block = parse_triggers(seal({"triggers": {"config": {"startDownstream": first}}}, [key.public]))
+    block = check_triggers(seal({"triggers": document}, recipients))
     assert block.is_sealed
     check_sealed(block.dump())
-    opened = block.opened(lambda sealed: open_sealed(sealed, environment=key.environment))
-    assert opened.dump() == parse_triggers({"config": {"startDownstream": first}}).dump()
-    shown = f"{block!r}{opened!r}{opened.endpoints}"
+    opened = block.opened(opens)
+    assert opened.dump() == check_triggers(document).dump()
+    shown = f"{block.dump()}{block!r}{opened!r}{opened.endpoints}"
     assert not [secret for secret in ("canary-url", "canary-header", "canary-second", "whsec_") if secret in shown]
 
 
@@ -196,9 +176,7 @@ def test_the_documentation_has_a_reason_for_every_field() -> None:
     assert states == {**dict.fromkeys(_SEALED, "sealed"), **dict.fromkeys(_EDITABLE, "editable")}
 
 
-def test_an_overlay_which_nothing_would_apply_is_refused(
-    sealed: dict[str, Any], document: dict[str, Any], key: Any, refusal: Any
-) -> None:
+def test_an_overlay_which_nothing_would_apply_is_refused(sealed: Any, document: Any, key: Any, refusal: Any) -> None:
     sealed["sops"]["overlay"] = None
     assert open_sealed(sealed, environment=key.environment) == document
     sealed["sops"]["overlay"] = {"interval": "15m"}

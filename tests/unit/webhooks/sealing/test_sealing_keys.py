@@ -19,7 +19,7 @@ from tests.soon import soon
 
 
 def test_a_wrong_key_is_told_with_recipients_and_places(
-    document: dict[str, Any], key: Any, other_key: Any, tmp_path: Path, refusal: Any
+    document: Any, key: Any, other_key: Any, tmp_path: Path, refusal: Any
 ) -> None:
     sealed = seal(document, [key.public])
     file = tmp_path / "keys.txt"
@@ -35,27 +35,21 @@ def test_a_wrong_key_is_told_with_recipients_and_places(
     assert "sops program" not in message
 
 
-def test_without_any_place_all_are_named(sealed: dict[str, Any], refusal: Any) -> None:
-    message = refusal(open_sealed, sealed, environment={})
-    assert "~/.config/sops/age/keys.txt: HOME is not set" in message
+def test_without_any_place_all_are_named(sealed: Any, refusal: Any) -> None:
+    assert "~/.config/sops/age/keys.txt: HOME is not set" in refusal(open_sealed, sealed, environment={})
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        "{secret}",
-        "# created: 2026\n# public key: age1x\n{secret}\n",
-        "\r\n# comment\r\n\r\n{secret}\r\n",
+        "# created: 2026\r\n\r\n   {secret}\t\r\n",
         "\ufeff{secret}\n",
-        "   {secret}\t\n\n",
         "{other}\n{secret}\n",
-        "not a key\n{secret}",
-        "\x00\x01\n{secret}",
-        "AGE-PLUGIN-YUBIKEY-1QQPQQQQQQ\n{secret}",
+        "\x00\x01\nAGE-PLUGIN-YUBIKEY-1QQPQQQQQQ\n{secret}",
     ],
 )
 def test_key_files_are_read_as_age_reads_them(
-    content: str, sealed: dict[str, Any], document: dict[str, Any], key: Any, other_key: Any, tmp_path: Path
+    content: str, sealed: Any, document: Any, key: Any, other_key: Any, tmp_path: Path
 ) -> None:
     text = content.format(secret=key.secret, other=other_key.secret)
     file = tmp_path / "keys.txt"
@@ -64,9 +58,7 @@ def test_key_files_are_read_as_age_reads_them(
     assert open_sealed(sealed, environment={"SOPS_AGE_KEY": text}) == document
 
 
-def test_a_key_is_found_in_the_folder_of_sops(
-    sealed: dict[str, Any], document: dict[str, Any], key: Any, tmp_path: Path
-) -> None:
+def test_a_key_is_found_in_the_folder_of_sops(sealed: Any, document: Any, key: Any, tmp_path: Path) -> None:
     folder = tmp_path / "home" / ".config" / "sops" / "age"
     folder.mkdir(parents=True)
     (folder / "keys.txt").write_text(key.secret)
@@ -76,13 +68,16 @@ def test_a_key_is_found_in_the_folder_of_sops(
 
 
 def test_the_key_may_come_from_a_command_that_no_shell_sees(
-    sealed: dict[str, Any], document: dict[str, Any], key: Any, tmp_path: Path, refusal: Any
+    sealed: Any, document: Any, key: Any, tmp_path: Path, refusal: Any
 ) -> None:
     script = tmp_path / "give key"
     script.write_text('#!/bin/sh\ntest "$1" = "; echo" || exit 3\necho "$VAULTED"\necho noise >&2\n')
     script.chmod(0o755)
     environment = {"SOPS_AGE_KEY_CMD": f"'{script}' '; echo'", "VAULTED": key.secret, "PATH": os.environ["PATH"]}
     assert open_sealed(sealed, environment=environment) == document
+    # It is not run where a key was found before.
+    open_sealed(sealed, environment={**key.environment, "SOPS_AGE_KEY_CMD": f"touch {tmp_path / 'ran'}"})
+    assert not (tmp_path / "ran").exists()
     environment["SOPS_AGE_KEY_CMD"] = f"'{script}' 'token-in-argument'"
     message = refusal(open_sealed, sealed, environment=environment, secrets=("token-in-argument", "noise"))
     assert "SOPS_AGE_KEY_CMD: the command ended with 3" in message
@@ -91,15 +86,9 @@ def test_the_key_may_come_from_a_command_that_no_shell_sees(
         assert "could not be run" in refusal(open_sealed, sealed, environment=environment)
 
 
-def test_the_command_is_not_run_where_a_key_was_found_before(sealed: dict[str, Any], key: Any, tmp_path: Path) -> None:
-    marker = tmp_path / "ran"
-    open_sealed(sealed, environment={**key.environment, "SOPS_AGE_KEY_CMD": f"touch {marker}"})
-    assert not marker.exists()
-
-
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 @pytest.mark.parametrize("kind", ["ed25519", "rsa"])
-def test_an_ssh_key_seals_and_opens(kind: str, document: dict[str, Any], tmp_path: Path, refusal: Any) -> None:
+def test_an_ssh_key_seals_and_opens(kind: str, document: Any, tmp_path: Path, refusal: Any) -> None:
     file = tmp_path / "id"
     make = ["ssh-keygen", "-q", "-t", kind, "-f", str(file), "-C", "who@where", "-N", ""]
     subprocess.run(make, check=True, timeout=60, stdin=subprocess.DEVNULL)
@@ -114,7 +103,7 @@ def test_an_ssh_key_seals_and_opens(kind: str, document: dict[str, Any], tmp_pat
 
 
 def test_what_is_no_readable_key_file_is_told_and_the_next_place_is_tried(
-    sealed: dict[str, Any], document: dict[str, Any], key: Any, tmp_path: Path, refusal: Any
+    sealed: Any, document: Any, key: Any, tmp_path: Path, refusal: Any
 ) -> None:
     huge = tmp_path / "huge"
     huge.write_bytes(b"#\n" * 2**20)
@@ -139,7 +128,7 @@ def test_what_is_no_readable_key_file_is_told_and_the_next_place_is_tried(
         (home / "keys.txt").unlink()
 
 
-def test_a_key_file_of_somebody_else_is_told(sealed: dict[str, Any], key: Any, tmp_path: Path, refusal: Any) -> None:
+def test_a_key_file_of_somebody_else_is_told(sealed: Any, key: Any, tmp_path: Path, refusal: Any) -> None:
     file = tmp_path / "keys.txt"
     file.write_text(key.secret)
     file.chmod(0)
@@ -153,83 +142,60 @@ def test_a_key_file_of_somebody_else_is_told(sealed: dict[str, Any], key: Any, t
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "age1", "age1qqqq", "AGE-SECRET", "ssh-ed25519 AAAA", "age1pq1qqqq", "\ud800", "x" * 10**6]
+    "wrong", ["", "age1qqqq", "AGE-SECRET", "ssh-ed25519 AAAA", "age1pq1qqqq", "\ud800", "x" * 10**6]
 )
-def test_a_wrong_recipient_is_told_by_its_number_alone(
-    wrong: str, document: dict[str, Any], key: Any, refusal: Any
-) -> None:
+def test_a_wrong_recipient_is_told_by_its_number_alone(wrong: str, document: Any, key: Any, refusal: Any) -> None:
     message = refusal(seal, document, [key.public, wrong])
     assert message.startswith("recipient 2 is not a public key")
     assert len(message) < 300
 
 
-def test_a_secret_key_as_recipient_is_not_repeated(document: dict[str, Any], key: Any, refusal: Any) -> None:
-    message = refusal(seal, document, [key.secret], secrets=(key.secret,))
-    assert "age-keygen -y" in message
-
-
-def test_recipients_are_a_list_with_one_at_least(document: dict[str, Any], key: Any, refusal: Any) -> None:
+def test_recipients_are_a_list_with_one_public_key_at_least(document: Any, key: Any, refusal: Any) -> None:
+    assert "age-keygen -y" in refusal(seal, document, [key.secret], secrets=(key.secret,))
     assert "at least one recipient" in refusal(seal, document, [])
     for wrong in (key.public, None, {key.public}):
         assert "must be a list" in refusal(seal, document, wrong)
 
 
-@pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
-def test_a_data_key_of_another_size_is_none(size: int, sealed: dict[str, Any], key: Any, refusal: Any) -> None:
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_data_key_of_another_size_is_none(size: int, sealed: Any, key: Any, opens: Any, refusal: Any) -> None:
     recipient = pyrage.x25519.Recipient.from_str(key.public)
     sealed["sops"]["age"][0]["enc"] = pyrage.encrypt(bytes(size), [recipient], armored=True).decode()
-    assert "no key of this machine" in refusal(open_sealed, sealed, environment=key.environment)
+    assert "no key of this machine" in refusal(opens, sealed)
 
 
-@pytest.mark.parametrize(
-    "envelope",
-    [
-        "",
-        "garbage",
-        "-----BEGIN AGE ENCRYPTED FILE-----\n",
-        "age-encryption.org/v1\n-> X25519 x\n--- a\n",
-        "age-encryption.org/v1\n" + "-> X25519 a\n" * 100_000,
-        "ü" * 100,
-        5,
-        None,
-        ["x"],
-    ],
-)
-def test_a_broken_envelope_opens_nothing_and_takes_no_time(
-    envelope: Any, sealed: dict[str, Any], key: Any, refusal: Any
-) -> None:
+@pytest.mark.parametrize("envelope", ["", "age-encryption.org/v1\n-> X25519 x\n--- a\n", "ü" * 100, 5, None])
+def test_a_broken_envelope_opens_nothing(envelope: Any, sealed: Any, opens: Any, refusal: Any) -> None:
     sealed["sops"]["age"][0]["enc"] = envelope
+    refusal(opens, sealed)
+
+
+def test_an_endless_envelope_takes_no_time(sealed: Any, opens: Any, refusal: Any) -> None:
+    sealed["sops"]["age"][0]["enc"] = "age-encryption.org/v1\n" + "-> X25519 a\n" * 100_000
     with soon(time.thread_time):
-        refusal(open_sealed, sealed, environment=key.environment)
+        refusal(opens, sealed)
 
 
-def test_our_envelopes_are_well_below_the_longest(sealed: dict[str, Any]) -> None:
+def test_our_envelopes_are_well_below_the_longest(sealed: Any) -> None:
     assert len(sealed["sops"]["age"][0]["enc"]) < _MAX_ENVELOPE / 2
 
 
-def test_a_document_with_many_recipients_is_refused_before_any_is_tried(
-    sealed: dict[str, Any], key: Any, refusal: Any
-) -> None:
+def test_a_document_with_many_recipients_is_refused_before_any_is_tried(sealed: Any, opens: Any, refusal: Any) -> None:
     sealed["sops"]["age"] *= 51
-    assert "more than 50 key sources" in refusal(open_sealed, sealed, environment=key.environment)
+    assert "more than 50 key sources" in refusal(opens, sealed)
 
 
 @pytest.mark.parametrize("module", ["pyrage", "cryptography"])
 def test_without_the_extra_the_error_says_how_to_install_it(
-    module: str,
-    document: dict[str, Any],
-    sealed: dict[str, Any],
-    key: Any,
-    refusal: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    module: str, document: Any, key: Any, opens: Any, refusal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_sealed(sealed)
+    sealed = seal(document, [key.public])
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.setitem(sys.modules, name, None)
     check_sealed(sealed)
     wanted = f"{module}, which is not installed: pip install airflow-provider-rfr[sops]"
     assert wanted in refusal(seal, document, [key.public])
-    assert wanted in refusal(open_sealed, sealed, environment=key.environment)
+    assert wanted in refusal(opens, sealed)
 
 
 def test_sealing_is_imported_without_the_extra() -> None:
