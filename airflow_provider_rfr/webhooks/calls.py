@@ -25,21 +25,15 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from requests.structures import CaseInsensitiveDict
 
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.http.client import Client, NoAnswer, Request, trusted_certificates
-from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
-from airflow_provider_rfr.http.sockets import AddressGuard, Deadline
-from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
-from airflow_provider_rfr.webhooks._model import printable_key
-from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
-from airflow_provider_rfr.http.addresses import AddressGuard
 from airflow_provider_rfr.http.client import Answer, Client, NoAnswer, Request, retry_after, trusted_certificates
-from airflow_provider_rfr.http.sockets import Deadline, DeadlineExceeded
+from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
+from airflow_provider_rfr.http.sockets import AddressGuard, Deadline, DeadlineExceeded
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, Result
 from airflow_provider_rfr.store.deliveries import EndpointKey
 from airflow_provider_rfr.store.engine import Clock
+from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
 from airflow_provider_rfr.webhooks._model import printable_key
 from airflow_provider_rfr.webhooks.block import Endpoint, OnFailure
 from airflow_provider_rfr.webhooks.presets import TokenStep

@@ -22,7 +22,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.http.client import Client
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.lake.history import REPORTED_AGAIN
+from airflow_provider_rfr.lake.rows import REPORTED_AGAIN
 from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, Result
 from airflow_provider_rfr.store.deliveries import EVERYTHING, Delivery, EndpointKey, EndpointRow, Selection

@@ -445,7 +445,9 @@ def _places(environment: Mapping[str, str]) -> Iterator[Keys]:
         return read(value) if value else Keys(name, "not set")
 
     yield from_variable("SOPS_AGE_KEY", lambda text: _age_keys("SOPS_AGE_KEY", text.encode("utf-8", "replace")))
-    yield from_variable("SOPS_AGE_KEY_FILE", lambda path: _file(f"SOPS_AGE_KEY_FILE {short_name(path)}", path, _age_keys))
+    yield from_variable(
+        "SOPS_AGE_KEY_FILE", lambda path: _file(f"SOPS_AGE_KEY_FILE {short_name(path)}", path, _age_keys)
+    )
     home = environment.get("HOME")
     folder = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
     if folder is None:
