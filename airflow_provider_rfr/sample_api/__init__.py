@@ -8,8 +8,8 @@ Resources, all ``GET``:
 * ``/invoices?page=&per_page=``: a bare list, the next page in the ``Link`` header
 * ``/partitions`` and ``/partitions/{p}/items?page=&page_size=``: many independent partitions, for measuring
 
-Start it with ``python -m airflow_provider_rfr.sample_api``; `SHOP` is a source for it. The module ``faults``
-describes the faults, and ``admin`` the requests for tests, such as the log of served pages.
+Start it with ``python -m airflow_provider_rfr.sample_api``; `SHOP` is a source for it. The module ``app``
+describes the faults, and ``__main__`` the requests for tests, such as the log of served pages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,20 @@
-"""The command that serves the sample API. Once it listens, it prints one JSON line with its address and a source."""
+"""The command that serves the sample API. Once it listens, it prints one JSON line with its address and a source.
+
+The server is a minimal HTTP/1.1 with keep-alive: a general one would use more CPU than the reader under test. A
+connection answers one request at a time; pipelined requests wait in the buffer.
+
+``/_admin``: faults, the journal and the truth, for tests and demos. It needs no key and is never faulty.
+
+* ``GET /_admin/health``
+* ``GET | POST | DELETE /_admin/faults``: the faults in force; POST replaces them by a JSON list
+* ``GET /_admin/log?since=N&path=GLOB``: the data requests
+* ``GET /_admin/counts?since=N&path=GLOB&detail=1``: pages served once, and more often
+* ``GET /_admin/wait?pages=N``: answers after N different pages were served
+* ``POST /_admin/change``: a fault of a kind that changes data (``shrink``, ``edit``), at once
+* ``POST /_admin/reset``: forget requests, faults and changes of the data
+* ``GET /_admin/truth/COLLECTION``: ids and checksum as they are now; ``/customers/orders`` and
+  ``/partitions/items`` stand for the children of all
+"""
 
 from __future__ import annotations
 
@@ -10,13 +26,190 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import cast
+
+import orjson
 
 from airflow_provider_rfr.sample_api import SHOP
-from airflow_provider_rfr.sample_api.app import Options, SampleApp
-from airflow_provider_rfr.sample_api.dataset import Sizes
-from airflow_provider_rfr.sample_api.faults import Fault
-from airflow_provider_rfr.sample_api.protocol import HttpProtocol
+from airflow_provider_rfr.sample_api.app import (
+    Fault,
+    FaultKind,
+    Options,
+    ReceivedRequest,
+    ReplyPlan,
+    SampleApp,
+    split_target,
+)
+from airflow_provider_rfr.sample_api.dataset import EncodedReply, Sizes, checksum, error_reply, reply_of
+
+_PREFIX = "/_admin/"
+_END = b"\r\n\r\n"
+_LARGEST_HEAD = 65_536
+
+
+def administer(app: SampleApp, request: ReceivedRequest) -> ReplyPlan:
+    path, query = split_target(request.target)
+    name = path.removeprefix(_PREFIX)
+    try:
+        if name == "wait":
+            pages = int(query["pages"])
+            return ReplyPlan(reply_of({"pages": pages}), subscribe=partial(app.journal.when, pages))
+        return ReplyPlan(_reply(app, request, name, query))
+    except (ValueError, TypeError) as error:
+        return ReplyPlan(error_reply(400, str(error)))
+    except KeyError as error:
+        return ReplyPlan(error_reply(404, f"nothing exists at {error.args[0]}"))
+
+
+def _reply(app: SampleApp, request: ReceivedRequest, name: str, query: Mapping[str, str]) -> EncodedReply:
+    since, path = int(query.get("since", 0)), query.get("path", "*")
+    if name.startswith("truth/"):
+        collections = app.dataset.family(name.removeprefix("truth"))
+        records = [record for collection in collections for record in collection.part(0, len(collection.numbers))]
+        ids = [record["id"] for record in records]
+        return reply_of({"count": len(records), "ids": ids, "checksum": checksum(records)})
+    if name == "faults":
+        if request.method in ("POST", "DELETE"):
+            app.faults.replace(orjson.loads(request.body) if request.method == "POST" else [])
+        return reply_of([fault.to_json() for fault in app.faults.faults])
+    if name == "counts":
+        return reply_of(app.journal.counts(path, since, query.get("detail", "0") != "0"))
+    if name == "log":
+        return reply_of([entry.to_json() for entry in app.journal.since(since, path)])
+    if name == "reset" and request.method == "POST":
+        app.reset()
+    elif name == "change" and request.method == "POST":
+        app.change(Fault.from_json(orjson.loads(request.body)))
+    elif name != "health":
+        raise KeyError(_PREFIX + name)
+    return reply_of({"ok": True})
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, app: SampleApp) -> None:
+        self._app = app
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._received = b""
+        self._busy = False
+        self._paused = False
+        self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._current: ReplyPlan | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        # Without a write buffer, resume_writing means that the operating system has the whole answer.
+        self._transport.set_write_buffer_limits(high=0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._current = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._current is not None and self._timer is None:
+            self._finished()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while not self._busy and not self._closing and self._received:
+            if not self._take():
+                return
+
+    def _take(self) -> bool:
+        """Answer the next request; return False if it is not complete yet."""
+        end = self._received.find(_END)
+        if end < 0:
+            if len(self._received) > _LARGEST_HEAD:
+                self._transport.abort()
+            return False
+        first, *lines = self._received[:end].decode("latin-1").split("\r\n")
+        method, target, *_ = [*first.split(" "), ""]
+        fields = (line.partition(":") for line in lines)
+        headers = {name.strip().lower(): value.strip() for name, _, value in fields}
+        stop = end + len(_END) + int(headers.get("content-length", 0))
+        if len(self._received) < stop:
+            return False
+        body, self._received = self._received[end + len(_END) : stop], self._received[stop:]
+        self._busy = True
+        self._closing = headers.get("connection", "").lower() == "close"
+        self._answer(ReceivedRequest(method, target, headers, body))
+        return True
+
+    def _answer(self, request: ReceivedRequest) -> None:
+        handle = administer if request.target.startswith(_PREFIX) else SampleApp.serve
+        try:
+            delivery = handle(self._app, request)
+        except Exception as error:  # noqa: BLE001 - show the client an error of the sample API
+            delivery = ReplyPlan(error_reply(500, f"sample API: {error!r}"))
+        self._current = delivery
+        if delivery.subscribe is not None:
+            delivery.subscribe(self._send)
+        elif delivery.delay > 0:
+            self._later(delivery.delay, self._send)
+        else:
+            self._send()
+
+    def _later(self, seconds: float, callback: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._timer = None
+            callback()
+
+        self._timer = self._loop.call_later(seconds, fire)
+
+    def _send(self) -> None:
+        delivery = self._current
+        if delivery is None or self._transport.is_closing():
+            return
+        reply, fault = delivery.reply, delivery.fault
+        if fault is None:
+            self._transport.write(reply.head + reply.body)
+            self._written()
+        elif fault.kind is FaultKind.DRIP:
+            self._transport.write(reply.head)
+            self._drip(fault, reply.body)
+        elif fault.kind is FaultKind.TRUNCATE:
+            self._current = None
+            self._transport.write(reply.head + reply.body[: int(len(reply.body) * fault.keep)])
+            self._transport.close()
+        elif fault.kind is FaultKind.DISCONNECT:
+            self._transport.abort()
+        elif fault.seconds:
+            self._later(fault.seconds, self._transport.abort)
+
+    def _drip(self, fault: Fault, rest: bytes) -> None:
+        if self._current is None:
+            return
+        self._transport.write(rest[: fault.chunk])
+        if len(rest) <= fault.chunk:
+            self._written()
+        else:
+            self._later(fault.seconds, partial(self._drip, fault, rest[fault.chunk :]))
+
+    def _written(self) -> None:
+        if not self._paused:
+            self._finished()
+
+    def _finished(self) -> None:
+        """Record that the operating system has the whole answer, and take the next request."""
+        delivery, self._current = self._current, None
+        if delivery is not None and delivery.entry is not None:
+            self._app.journal.finish(delivery.entry)
+        self._busy = False
+        if self._closing:
+            self._transport.close()
+        elif self._received:
+            self._loop.call_soon(self.data_received, b"")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

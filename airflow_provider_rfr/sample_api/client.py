@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -48,21 +47,16 @@ class SampleApi:
         self.port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._command = [sys.executable, "-m", "airflow_provider_rfr.sample_api"]
-        self._command += ["--until-stdin-closes", f"--port={port}"]
-        self._command += [f"--{name.replace('_', '-')}={size}" for name, size in asdict(self.sizes).items()]
-        self._command += [f"--latency-ms={latency_ms}", f"--faults={json.dumps(list(faults))}"]
-        self._command += [f"--changes={json.dumps(list(changes))}"]
-        self._command += [f"--diary={diary}"] if diary is not None else []
-        self._command += ["--warm"] if warm else []
-        self._command += [f"--api-key={api_key}"] if api_key is not None else []
+        values = {**asdict(self.sizes), "port": port, "latency_ms": latency_ms, "diary": diary, "api_key": api_key}
+        values |= {"faults": json.dumps(list(faults)), "changes": json.dumps(list(changes))}
+        self._command += ["--until-stdin-closes", *(["--warm"] if warm else [])]
+        self._command += [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None]
 
     def __enter__(self) -> SampleApi:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
     @property

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -36,11 +37,11 @@ def api(running: SampleApi) -> SampleApi:
     return running
 
 
+@dataclass
 class Answer:
-    def __init__(self, status: int, headers: Any, body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
+    status: int
+    headers: Any
+    body: bytes
 
     @property
     def json(self) -> Any:
@@ -64,61 +65,43 @@ def test_two_processes_serve_the_same_bytes(api: SampleApi) -> None:
 
 
 def test_a_row_of_a_typed_table_equals_its_record() -> None:
-    record = {
-        "id": 1,
-        "coupon": None,
-        "placed_at": "2026-03-01T10:00:00Z",
-        "tags": ["a"],
-        "ship_to": {"zip": "1"},
-    }
-    row = {
-        "id": 1,
-        "placed_at": datetime(2026, 3, 1, 10, tzinfo=timezone.utc),
-        "tags": ["a"],
-        "ship_to": {"zip": "1", "express": None},
-        "_rfr_generation": 4,
-    }
+    record = {"id": 1, "coupon": None, "placed_at": "2026-03-01T10:00:00Z", "tags": ["a"], "ship_to": {"zip": "1"}}
+    placed_at = datetime(2026, 3, 1, 10, tzinfo=timezone.utc)
+    row = {"id": 1, "placed_at": placed_at, "tags": ["a"], "ship_to": {"zip": "1", "express": None}, "_rfr_epoch": 4}
     assert canonical(record) == canonical(row)
     assert checksum([record]) == checksum([row])
     assert checksum([record, record]) != checksum([record])
 
 
 def test_wrong_requests_are_refused_with_a_reason(api: SampleApi) -> None:
-    refused = {
-        404: ["/nothing", "/customers/99/orders", "/partitions/3/items", "/_admin/nothing", "/_admin/truth/nothing"],
-        400: ["/orders?offset=x", "/customers?page=0", "/customers/1/orders?cursor=garbage"],
+    unknown = ["/nothing", "/customers/99/orders", "/partitions/3/items", "/_admin/nothing", "/_admin/truth/nothing"]
+    wrong = ["/orders?offset=x", "/customers?page=0", "/customers/1/orders?cursor=garbage"]
+    answers = {path: get(api, path) for path in (*unknown, *wrong)}
+    assert {path: answer.status for path, answer in answers.items()} == {
+        **dict.fromkeys(unknown, 404),
+        **dict.fromkeys(wrong, 400),
     }
-    for status, paths in refused.items():
-        for path in paths:
-            answer = get(api, path)
-            assert answer.status == status, path
-            assert answer.json["error"]
+    assert all(answer.json["error"] for answer in answers.values())
 
 
-def test_the_key_is_wanted_in_a_header(api: SampleApi) -> None:
+def test_the_key_is_wanted_in_a_header() -> None:
+    headers = [{}, {"X-Api-Key": "wrong"}, {"X-Api-Key": "k1"}, {"Authorization": "Bearer k1"}]
     with SampleApi(SIZES, api_key="k1") as closed:
-        assert get(closed, "/orders").status == 401
-        assert get(closed, "/orders", {"X-Api-Key": "wrong"}).status == 401
-        assert get(closed, "/orders", {"X-Api-Key": "k1"}).status == 200
-        assert get(closed, "/orders", {"Authorization": "Bearer k1"}).status == 200
+        assert [get(closed, "/orders", header).status for header in headers] == [401, 401, 200, 200]
         assert closed.counts()["statuses"] == {"401": 2, "200": 2}
 
 
 class TestCounting:
     def test_a_page_served_twice_counts_once_more_whatever_its_spelling(self, api: SampleApi) -> None:
-        get(api, "/customers", page=1, page_size=5)
-        get(api, "/customers", page_size=5)
-        get(api, "/customers", page=2, page_size=5)
+        for query in ({"page": 1}, {}, {"page": 2}):
+            get(api, "/customers", page_size=5, **query)
         counts = api.counts(detail=True)
         expected = {"requests": 3, "served": 3, "pages": 2, "once": 1, "repeated": 1, "refetched": 1}
         assert {name: counts[name] for name in expected} == expected
         assert list(counts["repeated_pages"].values()) == [2]
 
     def test_errors_and_broken_answers_are_no_pages(self, api: SampleApi) -> None:
-        api.set_faults(
-            {"kind": "error", "path": "/orders", "times": 1},
-            {"kind": "truncate", "path": "/invoices", "times": 1},
-        )
+        api.set_faults({"kind": "error", "path": "/orders"}, {"kind": "truncate", "path": "/invoices"})
         get(api, "/orders")
         with pytest.raises(http.client.IncompleteRead):
             get(api, "/invoices")
@@ -134,9 +117,7 @@ class TestCounting:
         assert api.counts(since=since)["refetched"] == 0
         assert api.counts(path="/orders")["refetched"] == 1
         (entry,) = api.log(since=since, path="/cust*")
-        assert entry["query"] == {"page": "3"}
-        assert entry["status"] == 200
-        assert entry["complete"]
+        assert (entry["query"], entry["status"], entry["complete"]) == ({"page": "3"}, 200, True)
 
 
 class TestFaults:
@@ -160,7 +141,6 @@ class TestFaults:
         begin = time.monotonic()
         assert get(api, "/orders").body == whole
         assert time.monotonic() - begin >= 0.09
-        assert api.counts()["refetched"] == 1
 
     def test_a_held_request_is_answered_when_the_faults_are_set_again(self, api: SampleApi) -> None:
         api.set_faults({"kind": "hold"})
@@ -205,31 +185,19 @@ class TestFaults:
         assert ids == [11, 10, 9, 8, 7, 6, 5, 4, 3, 1]
         assert get(api, "/customers/2/orders").status == 404
 
-    def test_a_wrong_fault_is_refused_and_the_present_ones_stay(self, api: SampleApi) -> None:
+    @pytest.mark.parametrize("fault", [{"kind": "nonsense"}, {"path": "/"}, {"kind": "error", "tiems": 1}, 7])
+    def test_a_wrong_fault_is_refused_and_the_present_ones_stay(self, api: SampleApi, fault: Any) -> None:
         api.set_faults({"kind": "error"})
-        wrong: list[Any] = [{"kind": "nonsense"}, {"path": "/"}, {"kind": "error", "tiems": 1}, 7]
-        for fault in wrong:
-            with pytest.raises(ValueError, match=r"fault|nonsense"):
-                api.set_faults(fault)
+        with pytest.raises(ValueError, match=r"fault|nonsense"):
+            api.set_faults(fault)
         assert [one["kind"] for one in api.faults()] == ["error"]
 
 
-class TestProcess:
-    def test_it_ends_when_its_holder_lets_go(self) -> None:
-        api = SampleApi(SIZES)
-        api.start()
-        pid = api.pid
-        os.kill(pid, 0)
-        api.stop()
-        api.stop()
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-    def test_a_taken_port_is_an_error_at_once(self, api: SampleApi, capfd: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(RuntimeError, match="at its start"):
-            SampleApi(SIZES, port=api.port).start()
-        expected = f"The sample API can't listen on 127.0.0.1:{api.port}: Address already in use; choose another --port"
-        assert capfd.readouterr().err.splitlines() == [expected]
+def test_a_taken_port_is_an_error_at_once(api: SampleApi, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="at its start"):
+        SampleApi(SIZES, port=api.port).start()
+    expected = f"The sample API can't listen on 127.0.0.1:{api.port}: Address already in use; choose another --port"
+    assert capfd.readouterr().err.splitlines() == [expected]
 
 
 def test_the_diary_outlives_a_kill_and_goes_on(tmp_path: Path) -> None:
@@ -237,8 +205,11 @@ def test_the_diary_outlives_a_kill_and_goes_on(tmp_path: Path) -> None:
     change = {"kind": "edit", "collection": "/partitions/items"}
     for _ in range(2):
         with SampleApi(SIZES, diary=diary, changes=[change]) as killed:
+            pid = killed.pid
             get(killed, "/partitions/0/items", page=1, page_size=3)
             killed.kill()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
     lines = [orjson.loads(line) for line in diary.read_text().splitlines()]
     assert [line["records"] for line in lines] == [[[1, 1], [2, 1], [3, 1]]] * 2
     assert lines[0]["path"] == "/partitions/0/items"
