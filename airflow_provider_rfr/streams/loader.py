@@ -20,8 +20,7 @@ from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.airbyte.source import build_manifest_stream, build_manifest_streams, whole_manifest
 from airflow_provider_rfr.streams.core import Stream
-from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
-from airflow_provider_rfr.streams.rest.stream import build_streams
+from airflow_provider_rfr.streams.rest.stream import build_streams, read_document, whole_definition
 
 _ORIGINS: Final = ("class", "file", "definition", "manifest")
 _OF_MANIFESTS: Final = ("components", "components_keep_state", "allowed_hosts")

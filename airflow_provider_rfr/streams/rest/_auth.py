@@ -1,10 +1,15 @@
-"""Authenticators: fixed credentials, and tokens that have to be fetched (OAuth2, session tokens)."""
+"""Authenticators: fixed credentials, and tokens that have to be fetched (OAuth2, session tokens).
+
+``bind`` returns the authenticator with its credentials, or with the request for its tokens. It raises
+SourceDefinitionError if a template is wrong, or a credential is empty.
+"""
 
 from __future__ import annotations
 
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urljoin
@@ -146,10 +151,6 @@ class ApiKeyAuthenticator(_FixedAuthenticator):
         return self
 
     def bind(self, scope: Scope, service: TokenService) -> Self:
-        """Return the authenticator with its key.
-
-        :raises SourceDefinitionError: the template is wrong, or the key is empty
-        """
         secret = _text(scope, self.value, "value")
         if self.send_as.query is not None:
             service.redactor.add_parameter(self.send_as.query)
@@ -164,10 +165,6 @@ class BearerAuthenticator(_FixedAuthenticator):
     token: str
 
     def bind(self, scope: Scope, service: TokenService) -> Self:
-        """Return the authenticator with its token.
-
-        :raises SourceDefinitionError: the template is wrong, or the token is empty
-        """
         token = _text(scope, self.token, "token")
         service.redactor.add(token)
         return self._sending(f"Bearer {token}")
@@ -181,10 +178,6 @@ class BasicAuthenticator(_FixedAuthenticator):
     password: str = ""
 
     def bind(self, scope: Scope, service: TokenService) -> Self:
-        """Return the authenticator with its user and password.
-
-        :raises SourceDefinitionError: a template is wrong, or the user is empty
-        """
         header = self.header(scope, service.redactor)
         service.redactor.add(header)
         return self._sending(header)
@@ -296,19 +289,6 @@ class OAuth2Authenticator(_TokenAuthenticator):
         return self
 
     def bind(self, scope: Scope, service: TokenService) -> Self:
-        """Return the authenticator with the request for its tokens.
-
-        :raises SourceDefinitionError: a template is wrong, or a credential is empty
-        """
-        request = self._token_request(scope, service)
-        refresh_token = (request.form or {}).get("refresh_token")
-        grant = None if refresh_token is None else f"{request.url} {refresh_token}"
-        decisive = (self.token_path, self.expires_path, self.expires_in)
-        service = service.with_handler(json_required=True)
-        place = RequestPlace(header="Authorization")
-        return self._with_credential(place, self.prefix, request, service, decisive, grant)
-
-    def _token_request(self, scope: Scope, service: TokenService) -> RequestDraft:
         form: dict[str, Any] = {"grant_type": self.grant}
         headers = _headers(scope, self.headers, "headers")
         declared = {"client_id": self.client_id, "client_secret": self.client_secret}
@@ -326,7 +306,12 @@ class OAuth2Authenticator(_TokenAuthenticator):
             form["scope"] = " ".join(str(scope.resolve(name, "scopes")) for name in self.scopes)
         form.update(plain_values(scope.resolve(self.extra, "extra")))
         url = service.address(self.token_url, "token_url", scope)
-        return RequestDraft("POST", url, headers=headers, form=form)
+        request = RequestDraft("POST", url, headers=headers, form=form)
+        grant = f"{url} {form['refresh_token']}" if "refresh_token" in form else None
+        decisive = (self.token_path, self.expires_path, self.expires_in)
+        service = service.with_handler(json_required=True)
+        place = RequestPlace(header="Authorization")
+        return self._with_credential(place, self.prefix, request, service, decisive, grant)
 
     def obtain(self, context: ReadContext, refresh_token: str | None) -> AccessToken:
         request, redactor = self._request, self._service.redactor
@@ -345,14 +330,11 @@ class OAuth2Authenticator(_TokenAuthenticator):
             rotated = None
         else:
             redactor.add(rotated)
-        return AccessToken.lasting(token, self.expires_in or self._seconds(body), rotated)
-
-    def _seconds(self, body: Any) -> float | None:
-        seconds = lookup(body, parse_path(self.expires_path))
-        try:
-            return None if seconds is MISSING or isinstance(seconds, bool) else float(seconds)
-        except (TypeError, ValueError):
-            return None
+        seconds, declared = self.expires_in, lookup(body, parse_path(self.expires_path))
+        if seconds is None and declared is not MISSING and not isinstance(declared, bool):
+            with suppress(TypeError, ValueError):
+                seconds = float(declared)
+        return AccessToken.lasting(token, seconds, rotated)
 
 
 class LoginRequest(Part):
@@ -395,10 +377,6 @@ class SessionTokenAuthenticator(_TokenAuthenticator):
     expires_in: float | None = Field(default=None, gt=0)
 
     def bind(self, scope: Scope, service: TokenService) -> Self:
-        """Return the authenticator with its login request.
-
-        :raises SourceDefinitionError: a template is wrong, or a credential is empty
-        """
         if self.send_as.header is None and self.send_as.query is None:
             raise scope.error("send_as", "a token is sent as a header or a query parameter")
         request = self.login.draft(scope.at("login"), service)

@@ -19,13 +19,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from airflow_provider_rfr.exceptions import (
-    AuthenticationError,
-    RateLimitedError,
-    SourceDefinitionError,
-    SourceError,
-    TokenExpiredError,
-)
+from airflow_provider_rfr.exceptions import AuthenticationError, RateLimitedError, SourceError, TokenExpiredError
 from airflow_provider_rfr.http.client import retry_after
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.core import ReadContext
@@ -105,7 +99,6 @@ class ConstantBackoff(Part):
     seconds: float = Field(gt=0)
 
     def wait(self, failures: int, headers: Mapping[str, str]) -> float:
-        """Return the seconds."""
         return self.seconds
 
 
@@ -119,7 +112,6 @@ class ExponentialBackoff(Part):
     jitter: bool = True
 
     def wait(self, failures: int, headers: Mapping[str, str]) -> float:
-        """Return the seconds after so many failures."""
         seconds = _growing(self.initial, self.multiplier, self.max, failures)
         # Jitter keeps many readers from coming back at the same moment.
         return seconds * random.uniform(0.5, 1.0) if self.jitter else seconds
@@ -212,7 +204,14 @@ class ErrorRule(Part):
             return False
         if self.text is not None and self.text not in response.text():
             return False
-        return self._predicate is None or _holds(self._predicate, response, variables)
+        if self._predicate is None:
+            return True
+        content = response.for_conditions()
+        names = {**variables, "response": content, "headers": response.headers, "status": response.status}
+        try:
+            return bool(self._predicate(names))
+        except Exception:  # noqa: BLE001 - an undefined value refuses to be true or false
+            return False
 
 
 class ErrorHandler(Part):
@@ -371,21 +370,16 @@ class ErrorHandler(Part):
 
     def _may_pass(self, answer: Response, action: ResponseAction) -> bool:
         """Return True if an answer with ``Retry-After`` may pass: maintenance, a report that isn't ready, a limit."""
-        if answer.status == 202:
-            return not self._is_ready(answer)
         if answer.status == 403:
             return _is_limit(answer)
-        return action == "RETRY"
-
-    def _is_ready(self, answer: Response) -> bool:
-        """Return True if a 202 has records; without a path, an object may describe the report instead."""
-        if self._records is None:
-            return False
-        if not self._records.path:
+        if answer.status != 202:
+            return action == "RETRY"
+        # Without a path, an object may describe the report instead of being a record.
+        if self._records is not None and not self._records.path:
             with suppress(UnreadableBody):
                 if isinstance(answer.json(), Mapping):
-                    return False
-        return self._has_records(answer)
+                    return True
+        return not self._has_records(answer)
 
     def _has_records(self, answer: Response) -> bool:
         """Return True if the answer has records with fields; a missing path counts as none, so its error counts."""
@@ -434,16 +428,6 @@ def _is_error(value: Any) -> bool:
     if isinstance(value, list):
         return any(map(_is_error, value))
     return bool(value.strip() if isinstance(value, str) else value)
-
-
-def _holds(predicate: SourceTemplate, answer: Response, variables: Mapping[str, Any]) -> bool:
-    names = {**variables, "response": answer.for_conditions(), "headers": answer.headers, "status": answer.status}
-    try:
-        return bool(predicate(names))
-    except SourceDefinitionError:
-        return False
-    except Exception:  # noqa: BLE001 - an undefined value refuses to be true or false
-        return False
 
 
 class Retries:

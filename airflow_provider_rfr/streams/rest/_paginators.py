@@ -105,7 +105,10 @@ class _NumberedPaginator(StoppingPaginator):
                 return PageStep(Complete(), unconfirmed=True, promised=promised)
             following = _PagePosition(self._number_after(at.number, reply), until="empty")
             return PageStep(NextPage(self._token(following)), promised=promised)
-        seen = PageSeen(reply, self.position_of(token), self._records_before(at.number), token is None)
+        before = at.number - self.start
+        if self._by_records is None:
+            before *= self.records_per_page or 0
+        seen = PageSeen(reply, self.position_of(token), before, token is None)
         ending = self.decide(seen, self._by_records)
         if ending.absent is not None:
             step = self.end_without(token, reply, ending.absent)
@@ -189,10 +192,6 @@ class _NumberedPaginator(StoppingPaginator):
     def _number_after(self, number: int, reply: Reply | None) -> Any:
         """Return the number of the next page; None if an ignored page leaves it unknown."""
 
-    @abstractmethod
-    def _records_before(self, number: int) -> int:
-        """Return how many records came before a page, if every page before it was full."""
-
     def _token(self, position: _PagePosition) -> Any:
         extra = {name: getattr(position, name) for name in ("until", "beyond", "empty")}
         extra = {name: value for name, value in extra.items() if value}
@@ -231,9 +230,6 @@ class PageNumberPaginator(_NumberedPaginator):
 
     def _number_after(self, number: int, reply: Reply | None) -> int:
         return number + 1
-
-    def _records_before(self, number: int) -> int:
-        return (number - self.start) * (self.records_per_page or 0)
 
 
 class OffsetPaginator(_NumberedPaginator):
@@ -283,9 +279,6 @@ class OffsetPaginator(_NumberedPaginator):
         if not distance:
             raise reply.error("the offset after an empty page is unknown: set paginator.page_size")
         return number + distance
-
-    def _records_before(self, number: int) -> int:
-        return number - self.start
 
 
 def _condition(text: str | None, name: str, context: PagingContext) -> SourceTemplate | None:
@@ -385,8 +378,6 @@ class _LinkedPaginator(SizedPaginator):
         on_missing: OnMissing | None
         keep_query: bool
 
-    _stop_condition: SourceTemplate | None = PrivateAttr(default=None)
-
     @property
     def on_absent_field(self) -> OnMissing | None:
         return self.on_missing
@@ -406,10 +397,8 @@ class _LinkedPaginator(SizedPaginator):
         linked = dict(parse_qsl(urlsplit(draft.url).query, keep_blank_values=True))
         draft.query = {name: value for name, value in draft.query.items() if name not in linked}
 
-    def step(self, token: Any | None, reply: Reply) -> PageStep:
-        if _stops(self._stop_condition, reply):
-            return COMPLETE
-        value, absent = self._find(reply)
+    def _step_to(self, value: Any, token: Any | None, reply: Reply, absent: str) -> PageStep:
+        """Return the position after a page that names an address, or lacks the field that ``absent`` describes."""
         if value is MISSING:
             return self.end_without(token, reply, absent)
         if _is_end(value):
@@ -419,10 +408,6 @@ class _LinkedPaginator(SizedPaginator):
         answer = reply.answer
         absolute = self._context.hosts.checked(value, answer.url, "the next page's address", answer.request)
         return PageStep(NextPage(self._context.redactor.without_credentials(absolute)))
-
-    @abstractmethod
-    def _find(self, reply: Reply) -> tuple[Any, str]:
-        """Return the next page's address, or MISSING with a description of the absent field."""
 
 
 class NextUrlPaginator(_LinkedPaginator):
@@ -434,13 +419,18 @@ class NextUrlPaginator(_LinkedPaginator):
     on_missing: OnMissing | None = None
     keep_query: bool = False
 
+    _stop_condition: SourceTemplate | None = PrivateAttr(default=None)
+
     def bind(self, context: PagingContext) -> Self:
         bound = super().bind(context)
         bound._stop_condition = _condition(self.stop_when, "stop_when", context)
         return bound
 
-    def _find(self, reply: Reply) -> tuple[Any, str]:
-        return self.url.find(reply.answer), f"paginator.url: {self.url.describe_absence(reply.answer)}"
+    def step(self, token: Any | None, reply: Reply) -> PageStep:
+        if _stops(self._stop_condition, reply):
+            return COMPLETE
+        absent = f"paginator.url: {self.url.describe_absence(reply.answer)}"
+        return self._step_to(self.url.find(reply.answer), token, reply, absent)
 
 
 class LinkHeaderPaginator(_LinkedPaginator):
@@ -452,16 +442,15 @@ class LinkHeaderPaginator(_LinkedPaginator):
     on_missing: OnMissing | None = None
     keep_query: bool = False
 
-    def _find(self, reply: Reply) -> tuple[Any, str]:
+    def step(self, token: Any | None, reply: Reply) -> PageStep:
         links = reply.links(self.header)
-        if not links:
-            return MISSING, f"paginator: the answer has no header {self.header} with links"
-        # Beside a link to the next page, an absent relation is probably misspelt.
-        if "next" in links:
-            lacks = f"paginator.rel: {self.header} has no {self.rel!r}; did you mean one of {', '.join(links)}?"
-            return links.get(self.rel.lower(), MISSING), lacks
-        # Links without a next one are how an API with such a header ends.
-        return links.get(self.rel.lower()), ""
+        absent = f"paginator: the answer has no header {self.header} with links"
+        if links:
+            absent = f"paginator.rel: {self.header} has no {self.rel!r}; did you mean one of {', '.join(links)}?"
+        # Links without a next one are how an API with such a header ends. Beside a link to the next page, an absent
+        # relation is probably misspelt.
+        missing = None if links and "next" not in links else MISSING
+        return self._step_to(links.get(self.rel.lower(), missing), token, reply, absent)
 
 
 class KeysetPaginator(StoppingPaginator):

@@ -28,13 +28,7 @@ from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.core import Complete, NextPage
 from airflow_provider_rfr.streams.rest._request import HostPolicy, RequestDraft, RequestPlace
 from airflow_provider_rfr.streams.rest._responses import Response, ResponseField
-from airflow_provider_rfr.streams.rest.templates import (
-    MISSING,
-    OF_CONFIG,
-    Part,
-    Path,
-    Scope,
-)
+from airflow_provider_rfr.streams.rest.templates import MISSING, OF_CONFIG, Part, Path, Scope
 
 if TYPE_CHECKING:
     from typing_extensions import Self

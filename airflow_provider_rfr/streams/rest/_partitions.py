@@ -232,23 +232,12 @@ class TimeFormat:
         return ceiling
 
 
-@dataclass(frozen=True, slots=True)
-class DateWindow:
-    """A window, as it is sent.
-
-    :ivar start: its first value of the format
-    :ivar end: the next window's start; the last value inside of this one where ends are inclusive
-    """
-
-    start: str | int
-    end: str | int
-
-
 def windows(
     start: datetime, end: datetime, step: WindowLength, time_format: TimeFormat, zone: tzinfo, *, end_inclusive: bool
-) -> Iterator[DateWindow]:
-    """Yield all windows from a start to an end, the last one as long as is left.
+) -> Iterator[tuple[str | int, str | int]]:
+    """Yield the first and last values of all windows from a start to an end, the last one as long as is left.
 
+    A window's last value is the start of the next one, or where ends are inclusive the last one inside of the window.
     If the format can't show the start or the end exactly, the start is rounded down to the format's unit, the end up.
 
     :raises ValueError: there are none, or too many, or two that the format can't distinguish
@@ -265,7 +254,7 @@ def windows(
             if after.replace(tzinfo=None) <= before.replace(tzinfo=None):
                 shown = f"from {before.isoformat()} to {after.isoformat()} the clocks of {zone} are set back"
                 raise ValueError(f"format: {shown}, which it can't show; add %z, or write timezone: UTC")
-        yield DateWindow(time_format.write(opened), time_format.write(closed - _TICK if end_inclusive else closed))
+        yield time_format.write(opened), time_format.write(closed - _TICK if end_inclusive else closed)
 
 
 def bounds(start: datetime, end: datetime, step: WindowLength, zone: tzinfo) -> Iterator[tuple[datetime, datetime]]:
@@ -426,34 +415,27 @@ class SubstreamRouter(PartitionRouter):
                     _log.warning("%s: an ignored page has no children: %s", parent.name, page.skipped)
                 for number, record in enumerate(page.records, start=1):
                     value = lookup(record, key)
-                    if problem := self._key_problem(value):
+                    if value is MISSING or value is None or isinstance(value, (dict, list)):
                         at = f"record {number} of the page of {parent.name}"
-                        raise SourceError(f"{at} ({self._shown(record)}): {problem}", request=page.request)
+                        raise SourceError(f"{at} {self._key_problem(record, value)}", request=page.request)
                     inherited = {name: parent_slice[name] for name in self.parent_slice_fields}
                     extra = {name: lookup(record, path) for name, path in extra_paths.items()}
                     extra = {name: None if item is MISSING else item for name, item in extra.items()}
                     yield {self.field: value, **inherited, **extra}
         absent_fields.check(f"streams.{parent.name}")
 
-    def _key_problem(self, value: Any) -> str:
-        """Return the problem of a parent's key with its remedy; empty for a valid key."""
-        if value is not MISSING and value is not None and not isinstance(value, (dict, list)):
-            return ""
-        problem = (
-            f"partitions.parent_key {self.parent_key!r} is {describe(value)}, but a key must be a text or a number"
-        )
-        if isinstance(value, (dict, list)):
-            return problem
-        condition = f"record.{self.parent_key} is defined and record.{self.parent_key} is not none"
-        return f"{problem}; records: {{filter: {condition}}} in the parent leaves such records out"
-
-    def _shown(self, record: Mapping[str, Any]) -> str:
-        """Describe a parent's record for messages: by its primary key, else by its fields."""
+    def _key_problem(self, record: Mapping[str, Any], value: Any) -> str:
+        """Return the problem of a parent's key, with the record's primary key, else its fields, and a remedy."""
         declared = self._parent.primary_key or ()
         paths = [parse_path(key) for key in ([declared] if isinstance(declared, str) else declared)]
         keys = {".".join(path): lookup(record, path) for path in paths}
-        shown = [f"{name}: {value}" for name, value in keys.items() if isinstance(value, (str, int, float))]
-        return ", ".join(shown) or describe(record)
+        plain = [f"{path}: {key}" for path, key in keys.items() if isinstance(key, (str, int, float))]
+        shown = ", ".join(plain) or describe(record)
+        name, problem = self.parent_key, f"is {describe(value)}, but a key must be a text or a number"
+        if not isinstance(value, (dict, list)):
+            condition = f"record.{name} is defined and record.{name} is not none"
+            problem += f"; records: {{filter: {condition}}} in the parent leaves such records out"
+        return f"({shown}): partitions.parent_key {name!r} {problem}"
 
 
 _WINDOW_FIELDS: Final = ("window_start", "window_end")
@@ -516,15 +498,11 @@ class DateWindowRouter(PartitionRouter):
         return _WINDOW_FIELDS
 
     def partitions(self) -> Iterator[dict[str, Any]]:
-        end, zone, length = (
-            self._last or datetime.now(timezone.utc),
-            zone_of(self.timezone),
-            WindowLength.parse(self.step),
-        )
-        time_format, problem = TimeFormat(self.format, zone), ""
+        end, zone = self._last or datetime.now(timezone.utc), zone_of(self.timezone)
+        step, time_format, problem = WindowLength.parse(self.step), TimeFormat(self.format, zone), ""
         try:
-            for window in windows(self._first, end, length, time_format, zone, end_inclusive=self.end_inclusive):
-                yield dict(zip(_WINDOW_FIELDS, (window.start, window.end), strict=True))
+            for window in windows(self._first, end, step, time_format, zone, end_inclusive=self.end_inclusive):
+                yield dict(zip(_WINDOW_FIELDS, window, strict=True))
         except ValueError as error:
             problem = str(error)
         if problem:

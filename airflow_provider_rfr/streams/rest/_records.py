@@ -150,11 +150,7 @@ class Records(Part):
                 problem = f"{error.problem}; for a field that may be missing or null write e.g. (record.x or 0)"
             if problem:
                 raise SourceError(f"records.filter fails at record {number}: {problem}", request=request)
-        self._warn_of_absent(records, request)
-        return kept
-
-    def _warn_of_absent(self, records: Sequence[Mapping[str, Any]], request: str | None) -> None:
-        """Warn, once for each, of fields of the filter that no record of a page has: they may be misspelt."""
+        # Once for each, of fields that no record has: they may be misspelt.
         for name in sorted(self._expected - self._warned):
             if records and not any(name in record for record in records):
                 self._warned.add(name)
@@ -163,6 +159,7 @@ class Records(Part):
                     "%s: records.filter uses record.%s, which no record of this page has: %sthe first one is %s",
                     *(request, name, f"did you mean {near}? " if near else "", describe(records[0])),
                 )
+        return kept
 
     def _not_records(self, value: Any, answer: Response) -> SourceError:
         place = f"records.path {'.'.join(self.place)!r}" if self.path else "the answer"
@@ -173,18 +170,16 @@ class Records(Part):
                 path = ".".join((*self.place, "*"))
                 problem += f"; records: {{path: {path}, on_missing: empty}} leaves such items out"
         elif value is MISSING:
-            problem = f"{place} leads to nothing: {self._where_missing(answer)}"
+            content, where = answer.content(), ""
+            if self.by_line and self.path:
+                lines = enumerate(content, start=1)
+                lacking = ((n, line) for n, line in lines if MISSING in lookup_each(line, self.place))
+                number, content = next(lacking, (1, content))
+                where = f"in line {number}, "
+            problem = f"{place} leads to nothing: {where}{where_missing(content, self.place)}"
         else:
             problem = f"{place} leads to {describe(value)}, not to records"
         return SourceError(problem, status=answer.status, request=answer.request)
-
-    def _where_missing(self, answer: Response) -> str:
-        content = answer.content()
-        if not (self.by_line and self.path):
-            return where_missing(content, self.place)
-        lacking = ((n, line) for n, line in enumerate(content, start=1) if MISSING in lookup_each(line, self.place))
-        number, line = next(lacking, (1, content))
-        return f"in line {number}, {where_missing(line, self.place)}"
 
 
 # Changes a record in place; it gets the record and the other variables of templates. A function rather than a method

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
@@ -290,27 +290,17 @@ class Transport:
         if isinstance(outcome, http.NoAnswer):
             # A certificate that isn't trusted now won't be within the minutes that a page is repeated.
             return RequestFailure(outcome.detail, request, permanent=outcome.permanent or outcome.reason == "tls")
-        content: bytes | None = outcome.body
-        if outcome.body.startswith(_GZIP):
+        content = outcome.body
+        if content.startswith(_GZIP):
             try:
-                content = _unpacked(outcome.body, limits.max_bytes)
+                with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+                    content = file.read(limits.max_bytes + 1)
             except (OSError, EOFError, zlib.error):
                 return RequestFailure(f"the answer is a damaged gzip file ({len(outcome.body)} bytes)", request)
-        if content is None:
-            return RequestFailure(
-                f"the answer is larger than {limits.max_bytes} bytes once unpacked", request, permanent=True
-            )
+            if len(content) > limits.max_bytes:
+                problem = f"the answer is larger than {limits.max_bytes} bytes once unpacked"
+                return RequestFailure(problem, request, permanent=True)
         return Response(outcome.status, outcome.phrase, outcome.headers, content, request, outcome.url)
-
-
-def _unpacked(body: bytes, max_bytes: int) -> bytes | None:
-    """Return the content of a gzip file; None if it is larger than allowed.
-
-    :raises OSError, EOFError, zlib.error: the file is damaged, or not all of it is there
-    """
-    with gzip.GzipFile(fileobj=BytesIO(body)) as file:
-        content = file.read(max_bytes + 1)
-    return content if len(content) <= max_bytes else None
 
 
 class Authenticator(Part):
@@ -332,12 +322,6 @@ class Authenticator(Part):
         return False
 
 
-class _Injector(Protocol):
-    """A paginator that puts the token of a page into a request."""
-
-    def inject(self, token: Any | None, draft: RequestDraft) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Requester:
     """A requester of one stream's pages.  Stateless but for its connections; each request asks the limiter first.
@@ -355,10 +339,15 @@ class Requester:
     variables: Mapping[str, Any] = field(repr=False)
 
     def fetch(
-        self, stream_slice: Mapping[str, Any], token: Any | None, paginator: _Injector, context: ReadContext
+        self,
+        stream_slice: Mapping[str, Any],
+        token: Any | None,
+        inject: Callable[[Any | None, RequestDraft], None],
+        context: ReadContext,
     ) -> ResponseVerdict:
         """Fetch a page and return the last verdict on it: SUCCESS, IGNORE or END.
 
+        :param inject: puts the token of a page into a request
         :raises SourceError: FAIL, TOKEN_EXPIRED, or a budget for repetitions is used up
         :raises ReadInterrupted: the reader was stopped
         """
@@ -367,7 +356,7 @@ class Requester:
         while True:
             # Made anew for each try: paginator and authenticator write into it.
             draft = self.request.draft(variables)
-            paginator.inject(token, draft)
+            inject(token, draft)
             self.authenticator.apply(draft, context)
             verdict = self.handler.decide(self._send(draft, context), token, variables)
             if verdict.refuses_credentials and not has_renewed:

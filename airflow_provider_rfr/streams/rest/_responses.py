@@ -22,14 +22,7 @@ from pydantic import model_validator
 
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.numbers import loads, read_integer, read_number
-from airflow_provider_rfr.streams.rest.templates import (
-    MISSING,
-    Part,
-    lookup,
-    parse_path,
-    similar_path,
-    where_missing,
-)
+from airflow_provider_rfr.streams.rest.templates import MISSING, Part, lookup, parse_path, similar_path, where_missing
 from airflow_provider_rfr.text import one_line
 
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -251,7 +244,13 @@ class CsvReader:
         :raises UnreadableBody: a row doesn't fit its columns, or its quotes are wrong; the error has its line, from 1
         """
         _check_markup(body, headers, "CSV")
-        _check_not_json(body, headers)
+        if body[:64].lstrip()[:1] in (b"{", b"["):
+            is_json = "json" in media_type_of(headers).lower()
+            with contextlib.suppress(UnreadableBody):
+                is_json = is_json or read_json(body, headers, True) is not None
+            # E.g. an error: as CSV, it would be a row of names, and no records.
+            if is_json:
+                raise UnreadableBody(f"the answer is JSON, not CSV ({shown_size(body, headers)})")
         csv.field_size_limit(max(csv.field_size_limit(), _FIELD_LIMIT))
         rows = list(self._rows(_texts_of(body, headers, lenient), shown_size(body, headers)))
         columns = self.columns or (rows.pop(0) if rows else None)
@@ -341,24 +340,6 @@ def _check_markup(body: bytes, headers: Mapping[str, str], wanted: str) -> None:
         raise UnreadableBody(f"the answer is HTML, not {wanted} ({shown}): a login page?")
     if form not in (None, "JSON Lines", "CSV"):
         raise AnotherFormat(f"the answer is {form}, not {wanted} ({shown}): read the stream by a Python class")
-
-
-def _check_not_json(body: bytes, headers: Mapping[str, str]) -> None:
-    """Refuse JSON instead of CSV.
-
-    :raises UnreadableBody: the answer is JSON, e.g. an error: as CSV, it would be a row of names, and no records
-    """
-    if body[:64].lstrip()[:1] not in (b"{", b"["):
-        return
-    is_json = "json" in media_type_of(headers).lower()
-    if not is_json:
-        try:
-            read_json(body, headers, True)
-            is_json = True
-        except UnreadableBody:
-            pass
-    if is_json:
-        raise UnreadableBody(f"the answer is JSON, not CSV ({shown_size(body, headers)})")
 
 
 @dataclass(slots=True)

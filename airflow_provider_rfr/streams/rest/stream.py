@@ -1,14 +1,27 @@
-"""A stream that is declared rather than written, and how it is built from a definition and a configuration."""
+"""A source's definition, and the streams that are declared in it and built with a configuration.
+
+One field of a model is one field of the YAML file. Unknown fields, wrong types and contradictions are refused when the
+document is read, with every problem and its place. Its templates are checked without a configuration, because a DAG is
+parsed long before there is one; what depends on the configuration is checked when the streams are built, before the
+first request.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
-from airflow_provider_rfr.documents import suggestion
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+
+from airflow_provider_rfr.documents import DocumentError, problems_of, read_yaml, suggestion
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
+    Problem,
     RateLimitedError,
     SourceDefinitionError,
     SourceError,
@@ -16,35 +29,37 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.http.client import Client, Limits, check_certificates
 from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
-from airflow_provider_rfr.streams.core import (
-    Complete,
-    NextPage,
-    Page,
-    PrimaryKey,
-    ReadContext,
-    key_paths,
-    unique_slices,
-)
+from airflow_provider_rfr.streams.columns import column_schema
+from airflow_provider_rfr.streams.core import Complete, NextPage, Page, ReadContext, key_paths, unique_slices
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, is_unexplained_end
-from airflow_provider_rfr.streams.rest._auth import NoAuthenticator, TokenService
+from airflow_provider_rfr.streams.rest._auth import AnyAuthenticator, NoAuthenticator, TokenService
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict
+from airflow_provider_rfr.streams.rest._paginators import AnyPaginator
 from airflow_provider_rfr.streams.rest._paging import PageStep, Paginator, PagingContext, Reply, SinglePagePaginator
-from airflow_provider_rfr.streams.rest._partitions import ParentStream, ParentStreams, PartitionRouter
-from airflow_provider_rfr.streams.rest._records import BoundTransformation, Records, SkipGuard, transform
+from airflow_provider_rfr.streams.rest._partitions import AnyRouter, ParentStream, ParentStreams, PartitionRouter
+from airflow_provider_rfr.streams.rest._records import (
+    BoundTransformation,
+    Records,
+    SkipGuard,
+    Transformation,
+    transform,
+)
 from airflow_provider_rfr.streams.rest._request import (
     Authenticator,
     HostPolicy,
+    RequestDefaults,
     Requester,
+    StreamRequest,
     Timeouts,
     Transport,
     check_base_url,
 )
 from airflow_provider_rfr.streams.rest._responses import ACCEPTED, Response
-from airflow_provider_rfr.streams.rest.document import Inheritable, StreamDefinition, parse_definition
-from airflow_provider_rfr.streams.rest.templates import Scope, has_expressions
+from airflow_provider_rfr.streams.rest.templates import OF_CONFIG, Part, Scope, Templated, has_expressions
 
 _log = logging.getLogger(__name__)
 
+_STREAM_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_BYTES: Final = 256 * 1024 * 1024
 _FINGERPRINT_FORMAT: Final = 1
 # They may change while a refresh is under way: credentials, error handling, limits, types and primary key.
@@ -57,6 +72,200 @@ _NOT_IN_FINGERPRINT: Final[dict[str, Any]] = {
 }
 # Statuses by which an API says that it does not know a page, or a page token.
 _NO_SUCH_PAGE: Final = frozenset({400, 404, 410, 416, 422})
+
+
+class Inheritable(Part):
+    """Fields that a stream takes from the defaults if it doesn't set them."""
+
+    records: Records | None = None
+    paginator: AnyPaginator | None = None
+    error_handler: ErrorHandler | None = None
+    timeouts: Timeouts | None = None
+    max_response_bytes: int | None = Field(default=None, gt=0)
+
+
+class Defaults(Inheritable):
+    """The settings that all streams share."""
+
+    request: RequestDefaults = Field(default_factory=RequestDefaults)
+
+
+def _checked_type(kind: str) -> str:
+    column_schema(kind)
+    return kind
+
+
+class StreamDefinition(Inheritable):
+    """One stream."""
+
+    primary_key: str | list[str] | list[list[str]] | None = None
+    json_schema: dict[str, Any] | None = None
+    json_schema_file: str | None = None
+    columns: dict[str, Annotated[str, AfterValidator(_checked_type)]] | None = Field(default=None, min_length=1)
+    additional_fields: Literal["keep", "drop"] = "drop"
+    base_url: Annotated[str | None, OF_CONFIG] = None
+    authenticator: Annotated[AnyAuthenticator | None, OF_CONFIG] = None
+    request: StreamRequest = Field(default_factory=StreamRequest)
+    partitions: AnyRouter | None = None
+    transformations: list[Transformation] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _one_schema(self) -> StreamDefinition:
+        if self.json_schema is not None and self.json_schema_file is not None:
+            raise ValueError("declare json_schema or json_schema_file, not both")
+        if self.additional_fields == "keep" and self.json_schema is None and self.json_schema_file is None:
+            raise ValueError("additional_fields: keep needs json_schema; without it every field is kept")
+        return self
+
+
+class SourceDefinition(Part):
+    """The whole document."""
+
+    version: Literal[1] = 1
+    base_url: Annotated[str, OF_CONFIG]
+    authenticator: Annotated[AnyAuthenticator | None, OF_CONFIG] = None
+    secrets: list[str] = Field(default_factory=list)
+    allowed_hosts: list[str] = Field(default_factory=list)
+    proxy: Annotated[str | None, OF_CONFIG] = None
+    verify: bool | str = True
+    defaults: Defaults = Field(default_factory=Defaults)
+    streams: dict[str, StreamDefinition] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_notes(cls, value: Any) -> Any:
+        """Remove top-level keys that begin with ``x-``, which hold YAML anchors."""
+        if not isinstance(value, Mapping):
+            return value
+        return {key: item for key, item in value.items() if not str(key).startswith("x-")}
+
+    @field_validator("streams", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        streams: dict[str, Any] = {}
+        for item in value:
+            if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+                raise ValueError("each stream of a list has a name")
+            if item["name"] in streams:
+                raise ValueError(f"two streams are named {item['name']!r}")
+            streams[item["name"]] = {key: part for key, part in item.items() if key != "name"}
+        return streams
+
+    @field_validator("streams", mode="after")
+    @classmethod
+    def _plain_names(cls, value: dict[str, StreamDefinition]) -> dict[str, StreamDefinition]:
+        for name in value:
+            if not _STREAM_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not a stream name: use letters, digits and underscores")
+        return value
+
+
+def read_document(file: str) -> Any:
+    """Return the content of a YAML or JSON file.
+
+    :raises SourceDefinitionError: the file is missing, or its syntax is wrong
+    """
+    try:
+        return read_yaml(Path(file).read_bytes())
+    except OSError as error:
+        place, problem = "file", f"can't be read: {error.strerror}"
+    except DocumentError as error:
+        place = f"line {error.line}, column {error.column}" if error.line else "syntax"
+        problem = error.detail or error.problem if error.key is None else f"duplicate key {error.key!r}"
+    raise SourceDefinitionError(place, problem, place=file)
+
+
+def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any]:
+    """Return the document with the schemas from files put into it, checked.
+
+    :param file: where it comes from: schema files are relative to it, and errors name it
+    :raises SourceDefinitionError: the document, one of its templates, or a schema file is wrong
+    """
+    definition, whole = parse_definition(document, file)
+    problems: list[Problem] = []
+    for value, place, mark in _templates_in(definition, ""):
+        try:
+            mark.compile(value, place, mark.names)
+        except SourceDefinitionError as error:
+            problems += error.problems
+    if problems:
+        raise SourceDefinitionError.of(problems).at(file or "")
+    return whole
+
+
+def _templates_in(value: Any, place: str) -> Iterator[tuple[Any, str, Templated]]:
+    """Yield all values that may hold templates, with their places and marks."""
+    if isinstance(value, Part):
+        prefix = f"{place}." if place else ""
+        for name, info in type(value).model_fields.items():
+            item, at = getattr(value, name), f"{prefix}{info.alias or name}"
+            mark = next((annotation for annotation in info.metadata if isinstance(annotation, Templated)), None)
+            if mark is None:
+                yield from _templates_in(item, at)
+            elif item is not None:
+                yield item.model_dump(by_alias=True) if isinstance(item, Part) else item, at, mark
+    elif isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            if isinstance(item, Part):
+                yield from _templates_in(item, f"{place}.{key}")
+
+
+def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefinition, dict[str, Any]]:
+    """Return the definition as models, and as the whole document.
+
+    :raises SourceDefinitionError: with every problem that could be found
+    """
+    if not isinstance(document, Mapping):
+        problem = f"must be a mapping, is {type(document).__name__}"
+        raise SourceDefinitionError("document", problem, "write base_url and streams", file or "")
+    whole = dict(document)
+    definition = _validated(whole, file)
+    folder = Path(file).parent if file else Path()
+    schemas = {
+        name: _schema(folder / stream.json_schema_file, f"streams.{name}.json_schema_file", file)
+        for name, stream in definition.streams.items()
+        if stream.json_schema_file is not None
+    }
+    if not schemas:
+        return definition, whole
+    streams = whole["streams"]
+    named = streams.items() if isinstance(streams, Mapping) else ((item["name"], item) for item in streams)
+    whole["streams"] = {
+        name: {
+            **{key: value for key, value in stream.items() if key not in ("name", "json_schema_file")},
+            **({"json_schema": schemas[name]} if name in schemas else {}),
+        }
+        for name, stream in named
+    }
+    return _validated(whole, file), whole
+
+
+def _schema(path: Path, place: str, file: str | None) -> dict[str, Any]:
+    try:
+        schema = read_document(str(path))
+        if isinstance(schema, dict):
+            return schema
+        problem = f"{path} must hold a JSON schema, holds {type(schema).__name__}"
+    except SourceDefinitionError as error:
+        problem = f"{path}: {error.field}: {error.problem}"
+    raise SourceDefinitionError(place, problem, "paths are relative to the definition's file", file or "")
+
+
+def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinition:
+    try:
+        return SourceDefinition.model_validate(document)
+    except ValidationError as error:
+        problems = problems_of(
+            error,
+            SourceDefinition,
+            shows=lambda path: ".authenticator" not in f".{path}" and not any(map(is_secret, path.split("."))),
+        ).values()
+    # Out here: the validation error holds the document's values, and must not become the context.
+    named = (replace(problem, field=problem.field or "document") for problem in problems)
+    raise SourceDefinitionError.of(named).at(file or "")
 
 
 class RestStream(ParentStream):
@@ -77,6 +286,7 @@ class RestStream(ParentStream):
     def __init__(
         self,
         name: str,
+        definition: StreamDefinition,
         *,
         requester: Requester,
         records: Records,
@@ -86,16 +296,12 @@ class RestStream(ParentStream):
         variables: Mapping[str, Any],
         fingerprint: Mapping[str, Any],
         rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
-        primary_key: PrimaryKey = None,
-        json_schema: Mapping[str, Any] | None = None,
-        columns: Mapping[str, str] | None = None,
-        additional_fields: Literal["keep", "drop"] = "drop",
     ) -> None:
         self.name = name
-        self.primary_key = primary_key
-        self.json_schema = json_schema
-        self.columns = columns
-        self.additional_fields = additional_fields
+        self.primary_key = definition.primary_key
+        self.json_schema = definition.json_schema
+        self.columns = definition.columns
+        self.additional_fields = definition.additional_fields
         self.addressable = paginator.addressable
         self.page_size = paginator.records_per_page
         self.max_empty_pages = paginator.most_empty_pages
@@ -121,11 +327,15 @@ class RestStream(ParentStream):
         config: Mapping[str, Any] | None = None,
         secrets: Mapping[str, Any] | None = None,
     ) -> RestStream:
-        """Build one stream of a source definition.
+        """Build one stream of a source definition, and the parents that it needs.
 
         :raises SourceDefinitionError: the definition is wrong, or has no such stream
         """
-        return build_stream(definition, name, dict(config or {}), dict(secrets or {}))
+        source = _SourceBuilder(definition, dict(config or {}), dict(secrets or {}))
+        streams = source.definition.streams
+        if name not in streams:
+            raise SourceDefinitionError("streams", f"there is no stream {name!r}", suggestion(name, streams))
+        return source.stream(name)
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
         """Return the partitions; a parent stream is read for them, page by page."""
@@ -133,7 +343,7 @@ class RestStream(ParentStream):
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
         try:
-            verdict = self._requester.fetch(stream_slice, token, self._paginator, self.context)
+            verdict = self._requester.fetch(stream_slice, token, self._paginator.inject, self.context)
             return self._page_of(stream_slice, token, verdict)
         except SourceError as error:
             # Of the credentials or the rate, and not of the page.
@@ -227,20 +437,6 @@ class RestStream(ParentStream):
         return f"RestStream({self.name!r})"
 
 
-def build_stream(
-    document: Mapping[str, Any], name: str, config: Mapping[str, Any], secrets: Mapping[str, Any]
-) -> RestStream:
-    """Build one stream, and the parents that it needs.
-
-    :raises SourceDefinitionError: the document is wrong, or has no such stream
-    """
-    source = _SourceBuilder(document, config, secrets)
-    streams = source.definition.streams
-    if name not in streams:
-        raise SourceDefinitionError("streams", f"there is no stream {name!r}", suggestion(name, streams))
-    return source.stream(name)
-
-
 def build_streams(
     document: Any, config: Mapping[str, Any], secrets: Mapping[str, Any], file: str | None = None
 ) -> dict[str, RestStream]:
@@ -309,21 +505,23 @@ class _SourceBuilder:
         return self._built[name]
 
     def _build(self, name: str) -> RestStream:
-        stream = self._with_defaults(self.definition.streams[name])
+        stream, defaults = self.definition.streams[name], self.definition.defaults
+        missing = [field for field in Inheritable.model_fields if getattr(stream, field) is None]
+        stream = stream.model_copy(update={field: getattr(defaults, field) for field in missing})
         private, public = self._private.at(f"streams.{name}"), self._public.at(f"streams.{name}")
         declared, base_url = self._base_url(stream, private)
         hosts = HostPolicy.of(base_url, self.definition.allowed_hosts)
         paginator: Paginator = stream.paginator or SinglePagePaginator(type="none")
         page_size = paginator.size_in(private.at("paginator"))
-        paginator = paginator.bind(
-            PagingContext(public.at("paginator"), page_size, hosts, self._redactor, key_paths(stream.primary_key))
-        )
-        router = (stream.partitions or PartitionRouter()).bind(
-            public.at("partitions"), ParentStreams(self.definition.streams, self.stream)
-        )
+        context = PagingContext(public.at("paginator"), page_size, hosts, self._redactor, key_paths(stream.primary_key))
+        paginator = paginator.bind(context)
+        parents = ParentStreams(self.definition.streams, self.stream)
+        router = (stream.partitions or PartitionRouter()).bind(public.at("partitions"), parents)
+        settings = {"config": dict(public.config), "secrets": dict(self._secrets)}
         records = (stream.records or Records()).bind(public.at("records"), router.slice_fields)
         return RestStream(
             name,
+            stream,
             requester=self._requester(stream, private, base_url, hosts, paginator, router, records),
             records=records,
             paginator=paginator,
@@ -334,14 +532,8 @@ class _SourceBuilder:
             ],
             variables={"config": public.config},
             fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
-            rebuild=lambda: (build_stream, (self._document, name, dict(public.config), dict(self._secrets))),
-            **stream.model_dump(include={"primary_key", "json_schema", "columns", "additional_fields"}),
+            rebuild=lambda: (partial(RestStream.from_definition, **settings), (self._document, name)),
         )
-
-    def _with_defaults(self, stream: StreamDefinition) -> StreamDefinition:
-        """Return the stream with the document's defaults in the fields that it does not set."""
-        missing = [field for field in Inheritable.model_fields if getattr(stream, field) is None]
-        return stream.model_copy(update={field: getattr(self.definition.defaults, field) for field in missing})
 
     def _base_url(self, stream: StreamDefinition, scope: Scope) -> tuple[str, str]:
         """Return the stream's base URL, or the document's: as declared, and resolved."""

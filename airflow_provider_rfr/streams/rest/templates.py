@@ -9,8 +9,9 @@ expressions gives text. Templates are compiled once and run in Jinja2's sandbox;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from jinja2 import ChainableUndefined, StrictUndefined, TemplateError, UndefinedError, meta, nodes
@@ -103,26 +104,13 @@ class UndefinedValue(SourceDefinitionError):
     """A template uses a value that is missing this time."""
 
 
-class SourceTemplate(Protocol):
-    """A compiled value.
-
-    :ivar constant: it needs no variables
-    """
-
-    @property
-    def constant(self) -> bool: ...
-
-    def __call__(self, variables: Mapping[str, Any]) -> Any:
-        """Evaluate the template.
-
-        :raises SourceDefinitionError: the expression fails; UndefinedValue if a value is missing
-        """
+SourceTemplate: TypeAlias = Callable[[Mapping[str, Any]], Any]
+"""Evaluates a compiled value; raises SourceDefinitionError if it fails, UndefinedValue if a value is missing."""
 
 
 class ConstantTemplate:
-    """A value without expressions."""
+    """A value without expressions, which needs no variables."""
 
-    constant = True
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
@@ -135,7 +123,6 @@ class ConstantTemplate:
 class _ExpressionTemplate:
     """A text with expressions."""
 
-    constant = False
     __slots__ = ("_place", "_render")
 
     def __init__(self, render: Callable[..., Any], place: str) -> None:
@@ -159,22 +146,6 @@ class _ExpressionTemplate:
         raise kind(self._place, problem, f"known are {', '.join(sorted(variables))}")
 
 
-class _TreeTemplate:
-    """A list or mapping with templates in it."""
-
-    constant = False
-    __slots__ = ("_items", "_kind")
-
-    def __init__(self, kind: type, items: list[tuple[str, SourceTemplate]]) -> None:
-        self._kind = kind
-        self._items = items
-
-    def __call__(self, variables: Mapping[str, Any]) -> Any:
-        if self._kind is dict:
-            return {key: item(variables) for key, item in self._items}
-        return [item(variables) for _, item in self._items]
-
-
 def compile_value(
     value: Any, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None
 ) -> SourceTemplate:
@@ -187,13 +158,15 @@ def compile_value(
     """
     if isinstance(value, str):
         return _compile_text(value, place, frozenset(names), config)
-    if isinstance(value, Mapping):
-        items = [(str(k), compile_value(v, f"{place}.{k}", names, config)) for k, v in value.items()]
-        return ConstantTemplate(dict(value)) if all(item.constant for _, item in items) else _TreeTemplate(dict, items)
+    if not isinstance(value, (Mapping, list)):
+        return ConstantTemplate(value)
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+    items = {str(key): compile_value(item, f"{place}.{key}", names, config) for key, item in pairs}
+    if all(isinstance(item, ConstantTemplate) for item in items.values()):
+        return ConstantTemplate(copy(value))
     if isinstance(value, list):
-        items = [(str(n), compile_value(v, f"{place}.{n}", names, config)) for n, v in enumerate(value)]
-        return ConstantTemplate(list(value)) if all(item.constant for _, item in items) else _TreeTemplate(list, items)
-    return ConstantTemplate(value)
+        return lambda variables: [item(variables) for item in items.values()]
+    return lambda variables: {key: item(variables) for key, item in items.items()}
 
 
 def compile_path(
@@ -277,16 +250,10 @@ def _checked(
         raise SourceDefinitionError(place, f"{text!r} is not a template: {problem}")
     for name in sorted(meta.find_undeclared_variables(tree) - names - environment.globals.keys()):
         raise SourceDefinitionError(place, f"unknown name {name!r}", suggestion(name, names))
-    if config is not None:
-        _check_config(tree, place, config)
+    if config is not None and not _allows_missing(tree):
+        for key in sorted(_fields_of("config", tree) - config.keys()):
+            raise SourceDefinitionError(place, f"config has no {key!r}", suggestion(key, config))
     return tree
-
-
-def _check_config(tree: nodes.Template, place: str, config: Mapping[str, Any]) -> None:
-    if _allows_missing(tree):
-        return
-    for key in sorted(_fields_of("config", tree) - config.keys()):
-        raise SourceDefinitionError(place, f"config has no {key!r}", suggestion(key, config))
 
 
 def _allows_missing(tree: nodes.Template) -> bool:
@@ -452,11 +419,7 @@ class Scope:
         return self.compile(value, name, CONFIG_NAMES)({"config": self.config})
 
     def compile(
-        self,
-        value: Any,
-        name: str,
-        names: frozenset[str],
-        by: Callable[..., SourceTemplate] = compile_value,
+        self, value: Any, name: str, names: frozenset[str], by: Callable[..., SourceTemplate] = compile_value
     ) -> SourceTemplate:
         """Compile a field; names after ``config.`` are checked now.
 
