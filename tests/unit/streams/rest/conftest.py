@@ -37,12 +37,7 @@ def make(api: Api) -> Callable[..., RestStream]:
         context: ReadContext | None = None,
         **fields: Any,
     ) -> RestStream:
-        stream = {
-            "request": {"path": "/items"},
-            "records": {"path": "data"},
-            "error_handler": QUICK,
-            **fields,
-        }
+        stream = {"request": {"path": "/items"}, "records": {"path": "data"}, "error_handler": QUICK, **fields}
         definition = {"base_url": api.url, "streams": {"items": stream}, **(source or {})}
         items = RestStream.from_definition(definition, "items", config=config, secrets=secrets)
         if context is not None:

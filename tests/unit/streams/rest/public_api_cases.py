@@ -9,6 +9,8 @@ from typing import Any
 
 from rest_api import QUICK, Asked
 
+from airflow_provider_rfr.documents import read_yaml
+
 Answerer = Callable[[Asked, str], Any]
 ALL_25 = list(range(1, 26))
 
@@ -18,8 +20,8 @@ class Case:
     """One API.
 
     :ivar answer: makes the answer to a request; it gets the server's address, too
-    :ivar stream: fields of the stream ``items``
-    :ivar ids: of all records
+    :ivar stream: fields of the stream ``items``; its error handler waits as `QUICK` does
+    :ivar ids: of all records; 1 to 25 unless a case says otherwise
     :ivar error: pattern of the error that has to come instead
     :ivar warning: pattern of what a refresh has to log
     :ivar parents: fields of the stream ``parents``
@@ -28,7 +30,7 @@ class Case:
 
     answer: Answerer
     stream: Mapping[str, Any]
-    ids: list[Any] = field(default_factory=list)
+    ids: list[Any] = field(default_factory=lambda: ALL_25)
     error: str = ""
     warning: str = ""
     parents: Mapping[str, Any] | None = None
@@ -36,7 +38,8 @@ class Case:
 
     def definition(self, url: str) -> dict[str, Any]:
         """Return the source, with the server's address."""
-        streams = {"items": {"request": {"path": "/items"}, **self.stream}}
+        handler = {**QUICK, **self.stream.get("error_handler", {})}
+        streams = {"items": {"request": {"path": "/items"}, **self.stream, "error_handler": handler}}
         if self.parents is not None:
             streams["parents"] = {"request": {"path": "/parents"}, **self.parents}
         return {"base_url": url, "defaults": {"error_handler": QUICK}, "streams": streams}
@@ -45,12 +48,15 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(sentence: str, stream: Mapping[str, Any], **expected: Any) -> Callable[[Answerer], None]:
-    """Add a case whose answers the decorated function makes."""
+def case(sentence: str, *stream: str, **expected: Any) -> Callable[[Answerer], None]:
+    """Add a case whose answers the decorated function makes.
+
+    :param stream: lines of YAML with the fields of the stream
+    """
 
     def add(answer: Answerer) -> None:
         assert sentence not in CASES
-        CASES[sentence] = Case(answer, stream, **expected)
+        CASES[sentence] = Case(answer, read_yaml("\n".join(stream).encode()), **expected)
 
     return add
 

@@ -1,27 +1,19 @@
-"""APIs with numbers of pages or records, and keys."""
+"""APIs with numbers of pages or records, with keys, and with answers of other shapes, waits and partitions."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from public_api_cases import ALL_25, after, case, page_of
+from public_api_cases import after, case, is_first, page_of, rows
 from rest_api import Asked, Reply
 
 
 @case(
     "Jira: the server gives 5 where 10 were asked for, and total counts all",
-    {
-        "records": {"path": "issues"},
-        "paginator": {
-            "type": "offset",
-            "page_size": 10,
-            "send_as": {"query": "startAt"},
-            "size_as": {"query": "maxResults"},
-            "total": {"path": "total"},
-        },
-    },
-    ids=ALL_25,
+    "records: {path: issues}",
+    "paginator: {type: offset, page_size: 10, send_as: {query: startAt}, size_as: {query: maxResults},",
+    "  total: {path: total}}",
 )
 def _jira(asked: Asked, url: str) -> Any:
     start = int(asked.query["startAt"])
@@ -30,19 +22,11 @@ def _jira(asked: Asked, url: str) -> Any:
 
 @case(
     "SCIM: the index starts at 1, and there are no Resources where nothing is left",
-    {
-        "records": {"path": "Resources", "on_missing": "empty"},
-        "paginator": {
-            "type": "offset",
-            "start": 1,
-            "page_size": 10,
-            "send_as": {"query": "startIndex"},
-            "size_as": {"query": "count"},
-            "total": {"path": "totalResults"},
-        },
-        "partitions": {"type": "list", "field": "group", "values": ["a", "b"]},
-        "request": {"path": "/{{ stream_slice.group }}/Users"},
-    },
+    "records: {path: Resources, on_missing: empty}",
+    "paginator: {type: offset, start: 1, page_size: 10, send_as: {query: startIndex}, size_as: {query: count},",
+    "  total: {path: totalResults}}",
+    "partitions: {type: list, field: group, values: [a, b]}",
+    "request: {path: '/{{ stream_slice.group }}/Users'}",
     ids=list(range(1, 31)),
 )
 def _scim(asked: Asked, url: str) -> Any:
@@ -54,11 +38,8 @@ def _scim(asked: Asked, url: str) -> Any:
 
 @case(
     "WordPress: the number of pages is in a header, and the page beyond it is 400",
-    {
-        "records": {"path": ""},
-        "paginator": {"type": "page_number", "total": {"header": "X-WP-TotalPages", "of": "pages"}},
-    },
-    ids=ALL_25,
+    "records: {path: ''}",
+    "paginator: {type: page_number, total: {header: X-WP-TotalPages, of: pages}}",
 )
 def _wordpress(asked: Asked, url: str) -> Any:
     if asked.page > 3:
@@ -68,13 +49,9 @@ def _wordpress(asked: Asked, url: str) -> Any:
 
 @case(
     "WordPress: without the header the page beyond the last is an error, which a rule can call the end",
-    {
-        "records": {"path": ""},
-        "paginator": {"type": "page_number", "page_size": 10},
-        "error_handler": {
-            "rules": [{"status": 400, "text": "rest_post_invalid_page_number", "action": "END"}],
-        },
-    },
+    "records: {path: ''}",
+    "paginator: {type: page_number, page_size: 10}",
+    "error_handler: {rules: [{status: 400, text: rest_post_invalid_page_number, action: END}]}",
     ids=list(range(1, 31)),
 )
 def _wordpress_end(asked: Asked, url: str) -> Any:
@@ -82,29 +59,11 @@ def _wordpress_end(asked: Asked, url: str) -> Any:
 
 
 @case(
-    "ServiceNow: no rows are 404 with an error of its own",
-    {
-        "records": {"path": "result"},
-        "paginator": {"type": "offset", "page_size": 10, "send_as": {"query": "sysparm_offset"}},
-        "error_handler": {"rules": [{"status": 404, "text": "No Record found", "action": "END"}]},
-    },
-    ids=list(range(1, 21)),
-)
-def _servicenow(asked: Asked, url: str) -> Any:
-    result = after(asked.query["sysparm_offset"], 20)
-    return {"result": result} if result else Reply({"error": {"message": "No Record found"}, "status": "failure"}, 404)
-
-
-@case(
     "QuickBooks: the position is inside of a query, from 1, and an empty QueryResponse has no entity",
-    {
-        "request": {
-            "path": "/query",
-            "query": {"query": "select * from Customer startposition {{ token or 1 }} maxresults 10"},
-        },
-        "records": {"path": "QueryResponse.Customer", "on_missing": "empty"},
-        "paginator": {"type": "offset", "start": 1, "page_size": 10, "send_as": {"header": "X-Start"}},
-    },
+    "request: {path: /query,",
+    "  query: {query: 'select * from Customer startposition {{ token or 1 }} maxresults 10'}}",
+    "records: {path: QueryResponse.Customer, on_missing: empty}",
+    "paginator: {type: offset, start: 1, page_size: 10, send_as: {header: X-Start}}",
     ids=list(range(1, 21)),
 )
 def _quickbooks(asked: Asked, url: str) -> Any:
@@ -115,36 +74,11 @@ def _quickbooks(asked: Asked, url: str) -> Any:
 
 
 @case(
-    "Elasticsearch: a total that is capped at 20 (relation gte) does not end the table",
-    {
-        "records": {"path": "hits.hits.*._source"},
-        "paginator": {
-            "type": "offset",
-            "page_size": 10,
-            "send_as": {"query": "from"},
-            "total": {"path": "hits.total.value"},
-        },
-    },
-    ids=ALL_25,
-)
-def _elastic_total(asked: Asked, url: str) -> Any:
-    hits = [{"_source": record} for record in after(asked.query["from"], 25)]
-    return {"hits": {"total": {"value": 20, "relation": "gte"}, "hits": hits}}
-
-
-@case(
     "Elasticsearch: search_after is the list of the last hit's sort values",
-    {
-        "request": {"method": "POST", "path": "/_search", "json": {"size": 10, "sort": ["at", "id"]}},
-        "records": {"path": "hits.hits"},
-        "paginator": {
-            "type": "cursor",
-            "cursor": {"expression": "last_record.sort"},
-            "send_as": {"json": "search_after"},
-        },
-        "transformations": [{"type": "add", "fields": {"id": "{{ record.sort[1] }}"}}],
-    },
-    ids=ALL_25,
+    "request: {method: POST, path: /_search, json: {size: 10, sort: [at, id]}}",
+    "records: {path: hits.hits}",
+    "paginator: {type: cursor, cursor: {expression: last_record.sort}, send_as: {json: search_after}}",
+    "transformations: [{type: add, fields: {id: '{{ record.sort[1] }}'}}]",
 )
 def _elastic(asked: Asked, url: str) -> Any:
     records = after(asked.json.get("search_after", [0, 0])[1], 25)
@@ -153,11 +87,8 @@ def _elastic(asked: Asked, url: str) -> Any:
 
 @case(
     "PostgREST: pages are 206, and Content-Range is no count",
-    {
-        "records": {"path": ""},
-        "paginator": {"type": "offset", "page_size": 10, "size_as": {"query": "limit"}},
-    },
-    ids=ALL_25,
+    "records: {path: ''}",
+    "paginator: {type: offset, page_size: 10, size_as: {query: limit}}",
 )
 def _postgrest(asked: Asked, url: str) -> Any:
     start = int(asked.query["offset"])
@@ -165,37 +96,9 @@ def _postgrest(asked: Asked, url: str) -> Any:
 
 
 @case(
-    "PostgREST: Content-Range as a total is an error that shows it",
-    {
-        "records": {"path": ""},
-        "paginator": {"type": "offset", "page_size": 10, "total": {"header": "Content-Range"}},
-    },
-    error=r"paginator.total is '0-9/25', not a count",
-)
-def _postgrest_total(asked: Asked, url: str) -> Any:
-    return Reply(after(asked.query["offset"], 25), 206, {"Content-Range": "0-9/25"})
-
-
-@case(
-    "Magento: the page beyond the last is the last one again",
-    {
-        "records": {"path": "items"},
-        "paginator": {
-            "type": "page_number",
-            "page_size": 10,
-            "send_as": {"query": "page"},
-            "total": {"path": "total_count"},
-        },
-    },
-    ids=ALL_25,
-)
-def _magento(asked: Asked, url: str) -> Any:
-    return {"items": page_of(min(asked.page, 3), 25), "total_count": 25}
-
-
-@case(
     "Magento: without the total the last page comes for ever, which is an error",
-    {"records": {"path": "items"}, "paginator": {"type": "page_number", "page_size": 10}},
+    "records: {path: items}",
+    "paginator: {type: page_number, page_size: 10}",
     error="same|again|repeat",
 )
 def _magento_undeclared(asked: Asked, url: str) -> Any:
@@ -204,16 +107,8 @@ def _magento_undeclared(asked: Asked, url: str) -> Any:
 
 @case(
     "Discord: before is the id of the last record, and ids fall",
-    {
-        "records": {"path": ""},
-        "paginator": {
-            "type": "keyset",
-            "field": "id",
-            "page_size": 10,
-            "send_as": {"query": "before"},
-            "stop": "short",
-        },
-    },
+    "records: {path: ''}",
+    "paginator: {type: keyset, field: id, page_size: 10, send_as: {query: before}, stop: short}",
     ids=list(range(25, 0, -1)),
 )
 def _discord(asked: Asked, url: str) -> Any:
@@ -223,10 +118,8 @@ def _discord(asked: Asked, url: str) -> Any:
 
 @case(
     "Spring: pages start at 0, and last is true on the last one",
-    {
-        "records": {"path": "content"},
-        "paginator": {"type": "page_number", "start": 0, "page_size": 10, "flag": {"path": "last", "stop_when": True}},
-    },
+    "records: {path: content}",
+    "paginator: {type: page_number, start: 0, page_size: 10, flag: {path: last, stop_when: true}}",
     ids=list(range(1, 31)),
 )
 def _spring(asked: Asked, url: str) -> Any:
@@ -236,10 +129,8 @@ def _spring(asked: Asked, url: str) -> Any:
 
 @case(
     "Offsets: the server gives 20 where 10 were asked for",
-    {
-        "records": {"path": "data"},
-        "paginator": {"type": "offset", "page_size": 10, "size_as": {"query": "limit"}, "total": {"path": "total"}},
-    },
+    "records: {path: data}",
+    "paginator: {type: offset, page_size: 10, size_as: {query: limit}, total: {path: total}}",
     ids=list(range(1, 56)),
 )
 def _large_pages(asked: Asked, url: str) -> Any:
@@ -248,7 +139,8 @@ def _large_pages(asked: Asked, url: str) -> Any:
 
 @case(
     "Offsets: the same without a total",
-    {"records": {"path": "data"}, "paginator": {"type": "offset", "page_size": 10, "size_as": {"query": "limit"}}},
+    "records: {path: data}",
+    "paginator: {type: offset, page_size: 10, size_as: {query: limit}}",
     ids=list(range(1, 56)),
 )
 def _large_pages_without_total(asked: Asked, url: str) -> Any:
@@ -257,11 +149,101 @@ def _large_pages_without_total(asked: Asked, url: str) -> Any:
 
 @case(
     "Page numbers: the server gives 20 where 10 were asked for, and counts records",
-    {
-        "records": {"path": "data"},
-        "paginator": {"type": "page_number", "page_size": 10, "total": {"path": "total"}},
-    },
+    "records: {path: data}",
+    "paginator: {type: page_number, page_size: 10, total: {path: total}}",
     ids=list(range(1, 56)),
 )
 def _large_numbered_pages(asked: Asked, url: str) -> Any:
     return {"data": page_of(asked.page, 55, size=20), "total": 55}
+
+
+@case(
+    "SAP behind a converter of XML: one record is an object, none is an empty text",
+    "records: {path: orders.order, on_missing: empty}",
+    "request: {path: '/{{ stream_slice.day }}'}",
+    "partitions: {type: list, field: day, values: [many, one, none]}",
+    ids=[1, 2, 3],
+)
+def _one_or_many(asked: Asked, url: str) -> Any:
+    return {
+        "/many": {"orders": {"order": rows(1, 2)}},
+        "/one": {"orders": {"order": {"id": 3}}},
+        "/none": {"orders": ""},
+    }[asked.path]
+
+
+@case(
+    "PHP: records are an object by id, and an empty list where there are none",
+    "records: {path: data.*}",
+    "request: {path: '/{{ stream_slice.day }}'}",
+    "partitions: {type: list, field: day, values: [some, none]}",
+    ids=[1, 2, 3],
+)
+def _by_id(asked: Asked, url: str) -> Any:
+    return {"data": {str(record["id"]): record for record in rows(1, 3)} if asked.path == "/some" else []}
+
+
+@case(
+    "Mixed types: an id is a number, a text or a number in a text, and each record stays one",
+    "records: {path: data}",
+    ids=[1, "2", "x3"],
+)
+def _mixed(asked: Asked, url: str) -> Any:
+    return {"data": [{"id": 1}, {"id": "2"}, {"id": "x3"}]}
+
+
+@case(
+    "An ignored error with status 200 leaves out its page, is counted and is named",
+    "records: {path: data}",
+    "paginator: {type: page_number, page_size: 10}",
+    "error_handler: {rules: [{predicate: 'response.error == ''deleted''', action: IGNORE}]}",
+    ids=[*range(1, 11), *range(21, 26)],
+    skipped=1,
+    warning=r"the first is page 2 of partition {}: 200 OK.*deleted",
+)
+def _ignored_page(asked: Asked, url: str) -> Any:
+    return {"data": [], "error": "deleted"} if asked.page == 2 else {"data": page_of(asked.page, 25)}
+
+
+@case(
+    "An ignored first page of a cursor is an empty partition, is counted and is named",
+    "records: {path: data}",
+    "request: {path: '/{{ stream_slice.day }}'}",
+    "partitions: {type: list, field: day, values: [some, gone]}",
+    "paginator: {type: cursor, cursor: {path: next}}",
+    "error_handler: {rules: [{text: deleted, action: IGNORE}]}",
+    ids=[1, 2, 3],
+    skipped=1,
+    warning=r'the first is page 1 of partition {"day":"gone"}: 200 OK.*deleted',
+)
+def _ignored_partition(asked: Asked, url: str) -> Any:
+    return {"data": rows(1, 3), "next": None} if asked.path == "/some" else {"data": [], "error": "deleted"}
+
+
+@case(
+    "Parents whose list has an ignored page: the others are read, and a warning says so",
+    "records: {path: data}",
+    "request: {path: '/children/{{ stream_slice.parent }}'}",
+    "partitions: {type: substream, parent: parents, parent_key: id, field: parent}",
+    parents={
+        "records": {"path": "data"},
+        "paginator": {"type": "page_number", "page_size": 2},
+        "error_handler": {"rules": [{"predicate": "response.error == 'deleted'", "action": "IGNORE"}]},
+    },
+    ids=[10, 20, 50],
+    warning="parents: an ignored page has no children: 200 OK.*deleted",
+)
+def _ignored_parents(asked: Asked, url: str) -> Any:
+    if asked.path.startswith("/parents"):
+        return {"data": [], "error": "deleted"} if asked.page == 2 else {"data": page_of(asked.page, 5, size=2)}
+    return {"data": [{"id": int(asked.path.rpartition("/")[2]) * 10}]}
+
+
+@case(
+    "GitHub's statistics: 202 without Retry-After, which a rule asks again",
+    "records: {path: ''}",
+    "error_handler: {rules: [{status: 202, action: RETRY}]}",
+    ids=[1, 2, 3],
+)
+def _statistics(asked: Asked, url: str) -> Any:
+    return Reply({}, 202) if is_first("statistics", url) else rows(1, 3)

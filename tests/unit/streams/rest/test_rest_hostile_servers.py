@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import multiprocessing
 import socket
 import threading
 
@@ -53,16 +52,6 @@ def test_a_body_that_drips_ends_at_the_total_deadline(api, make):
         make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
 
 
-def test_headers_that_drip_end_at_the_total_deadline_too(api, make):
-    def raw(out):
-        out.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-        drip(out, iter(lambda: b"a", b""), 0.05, api.closing)
-
-    api.answer = lambda asked: Reply(raw=raw)
-    with soon(), raises(SourceError):
-        make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
-
-
 def test_deadlines_of_many_threads_are_kept_apart(api, make):
     def raw(out):
         drip(out, iter(lambda: b"H", b""), 0.05, api.closing)
@@ -97,14 +86,6 @@ def test_a_body_that_is_cut_off_is_not_taken_for_a_page(api, make):
     assert len(api.asked) == 3
 
 
-def test_a_chunked_body_that_is_cut_off_is_not_taken_for_a_page(api, make):
-    def raw(out):
-        out.write(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nc\r\n{"data": []}\r\n')
-
-    api.answers(Reply(raw=raw), GOOD)
-    assert ids(make().read_page({}, None).records) == [1]
-
-
 def test_a_chunked_body_is_read_whole(api, make):
     def raw(out):
         out.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -116,21 +97,10 @@ def test_a_chunked_body_is_read_whole(api, make):
     assert ids(make().read_page({}, None).records) == [7]
 
 
-def test_an_answer_that_isn_t_http_is_an_error(api, make):
-    api.answer = lambda asked: Reply(raw=lambda out: out.write(b"SSH-2.0-OpenSSH\r\n"))
-    with raises(SourceError):
-        make(error_handler=ONCE).read_page({}, None)
-
-
 def test_html_with_status_200_is_tried_again_and_then_an_error_that_says_so(api, make):
     api.answers(Reply(b"<html>Please log in</html>", headers={"Content-Type": "text/html"}))
     with raises(SourceError):
         make(error_handler={**QUICK, "max_retries": 2}).read_page({}, None)
-
-
-def test_html_once_costs_one_more_request(api, make):
-    api.answers(Reply(b"<html>", headers={"Content-Type": "text/html"}), GOOD)
-    assert ids(make().read_page({}, None).records) == [1]
 
 
 NEARLY = {
@@ -306,11 +276,6 @@ def test_a_refused_connection_is_tried_again_and_named(make, api):
         make().read_page({}, None)
 
 
-def test_a_host_that_does_not_exist_is_named(make):
-    with raises(SourceError):
-        make(source={"base_url": "http://nowhere.invalid"}, error_handler=ONCE).read_page({}, None)
-
-
 def test_a_connection_that_the_server_closed_between_two_pages_is_opened_again(api, make):
     api.answers(Reply(GOOD, headers={"Connection": "close"}))
     stream = make()
@@ -325,16 +290,6 @@ def test_cookies_are_not_kept(api, make):
     stream.read_page({}, None)
     stream.read_page({}, None)
     assert api.asked[1].headers["Cookie"] is None
-
-
-def test_nothing_is_taken_from_the_environment(api, make, monkeypatch, tmp_path):
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login u password p\n")
-    monkeypatch.setenv("NETRC", str(netrc))
-    api.answers(GOOD)
-    make().read_page({}, None)
-    assert api.asked[0].headers["Authorization"] is None
 
 
 def test_a_declared_proxy_is_asked_for_the_whole_address(api, make):
@@ -394,19 +349,6 @@ class TestRedirects:
         api.answers(Reply(b"x" * 100_000, 302, {"Location": "/items"}))
         with pytest.raises(SourceError, match=r"larger than 1000 bytes"):
             make(max_response_bytes=1000).read_page({}, None)
-
-
-def test_a_forked_process_opens_connections_of_its_own(api, make):
-    api.answers(GOOD)
-    stream = make()
-    stream.read_page({}, None)
-    child = multiprocessing.get_context("fork").Process(target=stream.read_page, args=({}, None))
-    child.start()
-    child.join(SOON)
-    stream.read_page({}, None)
-    assert child.exitcode == 0
-    first, forked, last = (asked.connection for asked in api.asked)
-    assert first == last != forked
 
 
 def test_threads_of_ended_requests_leave_nothing_behind(api, make):

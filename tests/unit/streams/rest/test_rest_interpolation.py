@@ -65,23 +65,19 @@ def test_templates_stay_in_their_sandbox(text):
     assert config == {"a": 1}
 
 
-def test_a_syntax_error_is_found_at_once_and_shown():
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        ("{{ token", None),
+        ("{{ token | nope }}", None),
+        ("{{ confg.x }}", None),
+        ("{{ config.regon }}", {"region": "eu"}),
+        ("{{ config['x'] }}", {}),
+    ],
+)
+def test_a_mistake_is_found_before_the_first_request(text, config):
     with raises(SourceDefinitionError):
-        compile_value("{{ token", "here", NAMES)
-    with raises(SourceDefinitionError):
-        compile_value("{{ token | nope }}", "here", NAMES)
-
-
-def test_an_unknown_name_is_found_at_once_with_the_nearest_known_one():
-    with raises(SourceDefinitionError):
-        compile_value("{{ confg.x }}", "here", NAMES)
-
-
-def test_a_name_that_the_configuration_lacks_is_found_before_the_first_request():
-    with raises(SourceDefinitionError):
-        compile_value("{{ config.regon }}", "here", NAMES, {"region": "eu"})
-    with raises(SourceDefinitionError):
-        compile_value("{{ config['x'] }}", "here", NAMES, {})
+        compile_value(text, "here", NAMES, config)
 
 
 @pytest.mark.parametrize(

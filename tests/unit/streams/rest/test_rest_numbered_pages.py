@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from rest_api import Reply, ids
+from rest_api import ids
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.core import Complete, NextPage
@@ -31,18 +31,6 @@ def test_a_resumed_stream_asks_for_no_page_before_its_token(api, make):
     assert [asked.page for asked in api.asked] == [2, 3, 4]
 
 
-def test_a_completed_stream_sends_no_request(api, make):
-    sentinel = {"__ab_full_refresh_sync_complete": True}
-    assert list(make(paginator=NUMBERS).read_records(stream_state=sentinel)) == []
-    assert api.asked == []
-
-
-def test_the_same_slice_reads_the_same_twice(api, make):
-    api.pages(5, 12)
-    stream = make(paginator=NUMBERS)
-    assert list(stream.read_records({})) == list(stream.read_records({}))
-
-
 def test_without_a_policy_a_short_page_does_not_end_the_stream(api, make):
     api.pages(4, 12, leave_out={2: 1})
     assert len(list(make(paginator={**NUMBERS, "page_size": 4}).read_records())) == 11
@@ -52,8 +40,7 @@ def test_without_a_policy_a_short_page_does_not_end_the_stream(api, make):
 def test_rows_that_the_filter_drops_still_count_as_rows_of_the_page(api, make):
     api.pages(2, 4)
     stream = make(
-        paginator={**NUMBERS, "page_size": 2, "stop": "short"},
-        records={"path": "data", "filter": "record.id > 2"},
+        paginator={**NUMBERS, "page_size": 2, "stop": "short"}, records={"path": "data", "filter": "record.id > 2"}
     )
     page = stream.read_page({}, None)
     assert (page.records, page.next) == ([], NextPage(2))
@@ -108,13 +95,6 @@ def test_a_total_of_pages_is_taken_as_it_is(api, make):
     assert (page.total_pages, page.next) == (3, Complete())
 
 
-def test_a_total_in_a_header_is_read_too(api, make):
-    api.answers(Reply({"data": [{"id": 1}]}, headers={"X-Total-Pages": "2"}))
-    stream = make(paginator={"type": "page_number", "total": {"header": "X-Total-Pages", "of": "pages"}})
-    assert stream.read_page({}, None).next == NextPage(2)
-    assert stream.read_page({}, 2).next == Complete()
-
-
 def test_a_total_of_nothing_is_one_page(api, make):
     api.answers({"data": [], "total": 0})
     page = make(paginator={**NUMBERS, "total": {"path": "total"}}).read_page({}, None)
@@ -134,12 +114,6 @@ def test_a_row_that_is_missing_in_a_page_costs_no_other_row(api, make):
     assert records == [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12]
 
 
-def test_a_missing_total_is_an_error_that_says_what_there_is(api, make):
-    api.answers({"data": [{"id": 1}], "meta": {}})
-    with raises(SourceError):
-        make(paginator={**NUMBERS, "total": {"path": "total"}}).read_page({}, None)
-
-
 @pytest.mark.parametrize("total", ["many", -1, True, 1.5, [3]])
 def test_a_total_that_is_no_count_is_an_error(api, make, total):
     api.answers({"data": [], "total": total})
@@ -152,12 +126,6 @@ def test_a_flag_decides_alone(api, make, value, last):
     api.answers({"data": [], "more": value})
     page = make(paginator={"type": "page_number", "flag": {"path": "more"}}).read_page({}, None)
     assert isinstance(page.next, Complete) is last
-
-
-def test_a_flag_may_mean_the_opposite(api, make):
-    api.answers({"data": [{"id": 1}], "is_last": True})
-    flag = {"path": "is_last", "stop_when": True}
-    assert make(paginator={"type": "page_number", "flag": flag}).read_page({}, None).next == Complete()
 
 
 def test_a_flag_that_is_neither_true_nor_false_is_an_error(api, make):
@@ -319,10 +287,6 @@ class TestOffsets:
     def test_offset_0_is_a_token(self, api, make):
         api.pages(2, 5)
         assert ids(make(paginator=self.OFFSETS).read_page({}, 0).records) == [1, 2]
-
-    def test_all_records_are_read_to_the_empty_page(self, api, make):
-        api.pages(2, 5)
-        assert ids(make(paginator=self.OFFSETS).read_records()) == [1, 2, 3, 4, 5]
 
     def test_a_server_that_caps_the_page_size_loses_no_record(self, api, make):
         api.pages(2, 7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from rest_api import CountingLimiter, Reply
+from rest_api import CountingLimiter
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.core import ReadContext
@@ -45,12 +45,6 @@ def test_all_pages_of_the_parent_become_partitions(api):
     stream = streams(api, CHILDREN)["items"]
     assert list(stream.stream_slices()) == [{"parent_id": n} for n in range(1, 6)]
     assert [asked.page for asked in api.asked] == [1, 2, 3, 4]
-
-
-def test_a_partition_is_read_and_resumed_at_its_page(api):
-    api.answers({"data": [{"id": 1}]})
-    streams(api, CHILDREN)["items"].read_page({"parent_id": 7}, None)
-    assert api.paths == ["/parents/7/items"]
 
 
 def test_only_the_key_of_a_parent_identifies_its_partition(api):
@@ -95,24 +89,13 @@ def test_a_parent_s_partitions_and_fields_reach_the_grandchildren(api):
 
 def test_a_product_has_every_combination(api):
     api.pages(2, 2)
-    router = {
-        "type": "product",
-        "of": [{"type": "list", "field": "day", "values": ["mon", "tue"]}, CHILDREN],
-    }
+    router = {"type": "product", "of": [{"type": "list", "field": "day", "values": ["mon", "tue"]}, CHILDREN]}
     slices = list(streams(api, router)["items"].stream_slices())
     assert slices == [{"day": d, "parent_id": p} for d in ("mon", "tue") for p in (1, 2)]
     assert [asked.page for asked in api.asked] == [1, 2, 2], "the parent is read once, to its end"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"id": None},
-        {"id": {"a": 1}},
-        {"id": [1]},
-    ],
-)
+@pytest.mark.parametrize("value", [{}, {"id": None}, {"id": {"a": 1}}, {"id": [1]}])
 def test_a_parent_without_a_plain_key_is_an_error_that_names_the_record(api, value):
     api.answers({"data": [{"id": 1}, {"id": 2}]}, {"data": [{"id": 3}, {"name": "x", **value}]})
     with raises(SourceError) as error:
@@ -142,14 +125,6 @@ def test_a_parent_obeys_the_limiter_and_the_stop_signal_of_its_child(api):
     stream.bind(ReadContext(limiter=limiter))
     list(stream.stream_slices())
     assert limiter.acquired == len(api.asked) == 3
-
-
-def test_a_parent_page_that_is_ignored_is_told(api, caplog):
-    parent = {**PARENT, "error_handler": {"rules": [{"status": 404, "action": "IGNORE"}]}}
-    answers = {1: {"data": [{"id": 1}]}, 2: Reply({}, 404), 3: {"data": [{"id": 3}]}}
-    api.answer = lambda asked: answers.get(asked.page, {"data": []})
-    assert [s["parent_id"] for s in streams(api, CHILDREN, parent)["items"].stream_slices()] == [1, 3]
-    assert "an ignored page has no children: 404" in caplog.text
 
 
 def test_values_in_a_path_can_t_lead_elsewhere(api):

@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import public_apis_answers  # noqa: F401
-import public_apis_cursors  # noqa: F401
-import public_apis_links  # noqa: F401
 import public_apis_numbers  # noqa: F401
+import public_apis_tokens  # noqa: F401
 import pytest
 from public_api_cases import CASES, Case
 from rest_api import Api

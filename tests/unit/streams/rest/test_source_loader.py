@@ -63,29 +63,13 @@ def test_a_stream_that_is_there_already_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("Plan", "has no 'Plan'; did you mean Plain"),
-        ("number", "gives int, not a Stream"),
-        ("twins", "two streams named 'plain'"),
-        ("Halfway", "Halfway lacks read_records"),
-        ("pytest.MonkeyPatch", "is not a subclass of Stream"),
-    ],
-)
-def test_a_class_that_is_no_source_is_told(name, message):
-    with pytest.raises(ConfigurationError, match=message):
-        loaded(name)
-
-
-@pytest.mark.parametrize("path", ["nomodule.at.all:X", "noseparator", 5, "a:b:c", ":X"])
-def test_an_import_path_that_leads_nowhere_is_told(path):
-    with raises(ConfigurationError):
-        load_streams({"class": path})
-
-
-@pytest.mark.parametrize(
     ("source", "message"),
     [
+        ({"class": f"{__name__}:Plan"}, "has no 'Plan'; did you mean Plain"),
+        ({"class": f"{__name__}:number"}, "gives int, not a Stream"),
+        ({"class": f"{__name__}:twins"}, "two streams named 'plain'"),
+        ({"class": f"{__name__}:Halfway"}, "Halfway lacks read_records"),
+        ({"class": f"{__name__}:pytest.MonkeyPatch"}, "is not a subclass of Stream"),
         ({}, "name exactly one of class, file, definition and manifest"),
         ({"class": "a:b", "file": "x"}, "has class and file"),
         ({"definitions": {}}, "unknown field; did you mean definition"),
@@ -94,9 +78,15 @@ def test_an_import_path_that_leads_nowhere_is_told(path):
         ("x.yaml", "must be a mapping, is str"),
     ],
 )
-def test_a_source_that_says_nothing_clear_is_refused(source, message):
+def test_what_is_no_source_is_told(source, message):
     with pytest.raises(ConfigurationError, match=message):
         load_streams(source)
+
+
+@pytest.mark.parametrize("path", ["nomodule.at.all:X", "noseparator", 5, "a:b:c", ":X"])
+def test_an_import_path_that_leads_nowhere_is_told(path):
+    with raises(ConfigurationError):
+        load_streams({"class": path})
 
 
 def test_one_stream_is_loaded_by_name_and_an_unknown_one_is_told():
