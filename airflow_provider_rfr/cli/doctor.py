@@ -275,7 +275,7 @@ def _connections(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Try each connection of our types as its test button does; the named lake has checks of its own."""
     from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
-    from airflow_provider_rfr.connections.airflow.database import connections_of_types
+    from airflow_provider_rfr.connections.airflow.gateways import connections_of_types
     from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
     from airflow_provider_rfr.hooks.lake import LakeHook
 

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.connections.dependents import judge
-from airflow_provider_rfr.connections.ports import Services
+from airflow_provider_rfr.connections.dependents import Services, judge
 from airflow_provider_rfr.connections.statement import Statement, Verb
 from airflow_provider_rfr.connections.types import MISSING, REFERENCE_SUFFIX, Definition
 from airflow_provider_rfr.exceptions import (

@@ -25,6 +25,7 @@ from airflow_provider_rfr.connections._journal import NAME, Journal, check_unuse
 from airflow_provider_rfr.connections.dependents import (
     DependentTask,
     RestartVerdict,
+    Services,
     cycle,
     find_readable,
     judge,
@@ -32,7 +33,6 @@ from airflow_provider_rfr.connections.dependents import (
     references_of,
     restart,
 )
-from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb
 from airflow_provider_rfr.connections.types import REFERENCE_SUFFIX, Definition, type_named
 from airflow_provider_rfr.exceptions import (

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.connections.airflow.lookup import can_be_reached, mask_secrets, quiet_masking
-from airflow_provider_rfr.connections.airflow.sources import as_connection, masked, secret_texts
+from airflow_provider_rfr.connections.airflow.lookup import (
+    as_connection,
+    can_be_reached,
+    mask_secrets,
+    masked,
+    quiet_masking,
+    secret_texts,
+)
 from airflow_provider_rfr.exceptions import (
     CatalogError,
     ConfigurationError,
@@ -25,8 +31,7 @@ from airflow_provider_rfr.http.redaction import without_credentials
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.alteration import Outcome
-    from airflow_provider_rfr.connections.dependents import DependentTask
-    from airflow_provider_rfr.connections.ports import Services
+    from airflow_provider_rfr.connections.dependents import DependentTask, Services
     from airflow_provider_rfr.connections.statement import Statement, Value
     from airflow_provider_rfr.connections.types import Definition
     from airflow_provider_rfr.store.connections import AlterationRecord, Use
@@ -92,10 +97,15 @@ class ConnectionsHook(BaseHook):
 
     @contextmanager
     def _services(self) -> Iterator[Services]:
-        from airflow_provider_rfr.connections.airflow.api import AirflowApi, ApiGateway, ApiTasks
-        from airflow_provider_rfr.connections.airflow.database import DatabaseGateway, DatabaseTasks
-        from airflow_provider_rfr.connections.airflow.sources import SecretReader, content_hash
-        from airflow_provider_rfr.connections.ports import Services
+        from airflow_provider_rfr.connections.airflow.gateways import (
+            AirflowApi,
+            ApiGateway,
+            ApiTasks,
+            DatabaseGateway,
+            DatabaseTasks,
+        )
+        from airflow_provider_rfr.connections.airflow.lookup import SecretReader, content_hash
+        from airflow_provider_rfr.connections.dependents import Services
 
         api = AirflowApi(self._airflow_api_conn_id)
         at_database = self._at_database
@@ -122,7 +132,7 @@ class ConnectionsHook(BaseHook):
 
 def type_of(conn_id: str) -> str | None:
     """Return the connection's type; None where there is none, or it can't be read."""
-    from airflow_provider_rfr.connections.airflow.sources import find_definition
+    from airflow_provider_rfr.connections.airflow.lookup import find_definition
     from airflow_provider_rfr.connections.dependents import find_readable
 
     definition = find_readable(find_definition, conn_id)

@@ -29,7 +29,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "_lineage": ("table_asset",),
+        "_outcome": ("table_asset",),
         "alter_connection": ("AlterConnectionOperator",),
         "builtin_migration": ("BuiltinMigrationOperator",),
         "full_refresh": ("ResumableFullRefreshOperator",),

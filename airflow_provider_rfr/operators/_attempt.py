@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, PublishRefusedError, RefreshFailedError
-from airflow_provider_rfr.hooks.drivers import ClusterDriver, ClusterManager, DriverAddress, DriverState, open_driver
-from airflow_provider_rfr.hooks.spark import RefreshSparkHook, parse_result_line
+from airflow_provider_rfr.hooks.spark import (
+    ClusterDriver,
+    ClusterManager,
+    DriverAddress,
+    DriverState,
+    RefreshSparkHook,
+    open_driver,
+    parse_result_line,
+)
 from airflow_provider_rfr.operators._checkpoints import ProgressMonitor, open_store
 from airflow_provider_rfr.operators._outcome import (
     LONGEST_SENTENCE,
+    Lineage,
     cause_in,
     failure_of_driver,
     figures_by_table,
@@ -29,8 +37,6 @@ from airflow_provider_rfr.triggers.refresh import DeferredRefresh, End, Ending
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_provider_rfr.operators._lineage import Lineage
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StaleP
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.operators._lineage import SOURCES, add_source_events
-from airflow_provider_rfr.operators._outcome import final_errors
+from airflow_provider_rfr.operators._outcome import SOURCES, add_source_events, final_errors
 from airflow_provider_rfr.operators.submit import SparkApplicationOperator, load_migration, private_folder
 from airflow_provider_rfr.preflight import check_machine
 

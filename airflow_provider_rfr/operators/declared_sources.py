@@ -19,7 +19,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigErr
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.dag_arguments import file_folders, located
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.operators._lineage import source_asset
+from airflow_provider_rfr.operators._outcome import source_asset
 from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
 
 if TYPE_CHECKING:

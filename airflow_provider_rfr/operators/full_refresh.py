@@ -26,16 +26,17 @@ from airflow_provider_rfr.links import RefreshLink, SparkUiLink, store_link
 from airflow_provider_rfr.operators import connection_use, webhooks
 from airflow_provider_rfr.operators._attempt import EndedDriver, RefreshAttempt, deadline_of, leave_driver
 from airflow_provider_rfr.operators._checkpoints import check_store
-from airflow_provider_rfr.operators._lineage import (
+from airflow_provider_rfr.operators._outcome import (
     Lineage,
     add_table_events,
     facets_of,
+    final_errors,
     outlets_of,
+    sentence_of,
     source_name,
     table_alias,
     task_alias,
 )
-from airflow_provider_rfr.operators._outcome import final_errors, sentence_of
 from airflow_provider_rfr.operators.arguments import (
     MAPPED,
     check_arguments,
@@ -59,8 +60,8 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-    from airflow_provider_rfr.hooks.drivers import DriverAddress
     from airflow_provider_rfr.hooks.lake import LakeDocument
+    from airflow_provider_rfr.hooks.spark import DriverAddress
 
 _STORE_PARTS = ("store", "history.py")
 """What a driver in a cluster needs besides, to keep refresh tokens and rows of the history tables."""

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_rfr.hooks.drivers import (
+from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.hooks.spark import (
     ClusterDriver,
     ClusterManagerError,
     DriverAddress,
@@ -28,6 +29,8 @@ from airflow_provider_rfr.hooks.drivers import (
 )
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.refresh.follow import LedgerFollower, Outages, ProgressPoint
+from airflow_provider_rfr.refresh.follow import LedgerFollower, Outages
+from airflow_provider_rfr.refresh.status import ProgressPoint
 
 
 @dataclass(frozen=True, slots=True)

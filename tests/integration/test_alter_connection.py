@@ -16,7 +16,7 @@ import pytest
 import yaml
 from sqlalchemy.engine import make_url
 
-from airflow_provider_rfr.connections.airflow.sources import masked
+from airflow_provider_rfr.connections.airflow.lookup import masked
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConnectionValidationError
 from airflow_provider_rfr.hooks.connections import check_use, run_test, upstream_identity

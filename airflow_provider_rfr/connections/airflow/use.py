@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from airflow_provider_rfr.connections.airflow.lookup import base_url
-from airflow_provider_rfr.connections.airflow.sources import as_connection, content_hash, find_definition, masked
+from airflow_provider_rfr.connections.airflow.lookup import (
+    as_connection,
+    base_url,
+    content_hash,
+    find_definition,
+    masked,
+)
 from airflow_provider_rfr.connections.dependents import closure
 from airflow_provider_rfr.connections.types import PLACE, Definition
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConfigurationError

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.connections import Parameter, SecretReference, parse_statement
-from airflow_provider_rfr.connections.airflow.sources import SecretReader, not_allowed
+from airflow_provider_rfr.connections.airflow.lookup import SecretReader, not_allowed
 from airflow_provider_rfr.connections.arguments import plain_texts, statement_from
 from airflow_provider_rfr.connections.statement import Statement
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, StatementError

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.connections.alteration import Outcome, execute
-from airflow_provider_rfr.connections.dependents import closure, references_of
-from airflow_provider_rfr.connections.ports import Services
+from airflow_provider_rfr.connections.dependents import Services, closure, references_of
 from airflow_provider_rfr.connections.statement import SecretReference, Value, parse_statement
 from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionValidationError

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from airflow_provider_rfr.connections.airflow.api import AirflowApi
+from airflow_provider_rfr.connections.airflow.gateways import AirflowApi
 from airflow_provider_rfr.exceptions import ConfigurationError
 from tests.unit.messages import raises
 

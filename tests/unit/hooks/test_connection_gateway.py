@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.connections.airflow import api as airflow_api
-from airflow_provider_rfr.connections.airflow import database as airflow_database
-from airflow_provider_rfr.connections.airflow.api import ApiGateway
-from airflow_provider_rfr.connections.airflow.database import DatabaseGateway
-from airflow_provider_rfr.connections.airflow.sources import as_connection
+from airflow_provider_rfr.connections.airflow import gateways
+from airflow_provider_rfr.connections.airflow.gateways import ApiGateway, DatabaseGateway
+from airflow_provider_rfr.connections.airflow.lookup import as_connection
 from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import (
     AlterationRefusedError,
@@ -57,7 +55,7 @@ class Api:
 
 @pytest.fixture(autouse=True)
 def database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(airflow_api, "worker_backends", lambda: [MetastoreBackend()])
+    monkeypatch.setattr(gateways, "worker_backends", lambda: [MetastoreBackend()])
 
 
 def test_a_password_that_the_api_would_leave_there_refuses_the_whole() -> None:
@@ -89,8 +87,8 @@ def test_airflow_may_refuse_to_delete_a_connection(status: int, error: type[Exce
 def test_a_connection_of_a_secrets_backend_is_neither_renamed_nor_dropped(
     gateway: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(airflow_api, "worker_backends", lambda: [Vault()])
-    monkeypatch.setattr(airflow_database, "server_backends", lambda: [Vault()])
+    monkeypatch.setattr(gateways, "worker_backends", lambda: [Vault()])
+    monkeypatch.setattr(gateways, "server_backends", lambda: [Vault()])
     with raises(ConnectionShadowedError):
         gateway.drop(HASHES.of(STORED), HASHES, STORED)
     with raises(ConnectionShadowedError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_rfr.connections.airflow.sources import origin_of
+from airflow_provider_rfr.connections.airflow.lookup import origin_of
 from airflow_provider_rfr.exceptions import ConfigurationError
 from tests.unit.messages import raises
 

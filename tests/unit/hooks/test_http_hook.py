@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.connections.airflow.sources import masked
+from airflow_provider_rfr.connections.airflow.lookup import masked
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.api import HttpHook, http_settings

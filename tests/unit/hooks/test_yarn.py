@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
-from airflow_provider_rfr.hooks.drivers import (
+from airflow_provider_rfr.hooks.spark import (
     ClusterManagerError,
     DriverAddress,
     DriverState,

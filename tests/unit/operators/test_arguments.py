@@ -13,7 +13,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator, full_refresh, table_asset
-from airflow_provider_rfr.operators._lineage import add_table_events
+from airflow_provider_rfr.operators._outcome import add_table_events
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.sample_api import SHOP

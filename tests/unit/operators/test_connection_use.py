@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.connections.airflow.sources import content_hash, find_definition
+from airflow_provider_rfr.connections.airflow.lookup import content_hash, find_definition
 from airflow_provider_rfr.exceptions import RefreshStoppedError, SourceError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators.connection_use import running_with

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
-from airflow_provider_rfr.hooks.drivers import DriverReport, DriverState
+from airflow_provider_rfr.hooks.spark import DriverReport, DriverState
 from airflow_provider_rfr.operators._attempt import EndedDriver, deadline_of
 from airflow_provider_rfr.triggers.refresh import End, Ending
 from tests.unit.operators.test_execute import FakeStateStore

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_rfr.hooks.lake import LakeDocument
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.operators._lineage import Lineage, _lake_name, facets_of, source_name
+from airflow_provider_rfr.operators._outcome import Lineage, _lake_name, facets_of, source_name
 
 ROOT = Path(__file__).resolve().parents[3]
 FIGURES = {"raw.orders": {"rows": 3, "snapshot_id": 41}}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.hooks.drivers import DriverAddress
+from airflow_provider_rfr.hooks.spark import DriverAddress
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.ledger import Ledger

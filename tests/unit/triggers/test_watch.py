@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_provider_rfr.hooks.drivers import DriverState
+from airflow_provider_rfr.hooks.spark import DriverState
 from airflow_provider_rfr.triggers.refresh import _LOST_SECONDS, _TIDY_SECONDS, End, _RefreshWatch
 from tests.unit.triggers.refreshes import RUN_KEY, TABLE, Refresh
 
