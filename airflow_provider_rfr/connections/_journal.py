@@ -259,10 +259,8 @@ def _users(services: Services, name: str) -> Iterator[_User]:
         yield _User(str(endpoint), f"{endpoint} is called with it", remedy, f"paused; its deliveries wait for {forget}")
 
 
-def give_up(
-    services: Services, statement: Statement, stored: Definition, expected: str, journal: Journal
-) -> dict[str, str]:
-    """Drop the connection, or rename it; under the lease. Return the effects of CASCADE by user.
+def give_up(services: Services, statement: Statement, stored: Definition, expected: str, journal: Journal) -> None:
+    """Drop the connection, or rename it; under the lease.
 
     :param expected: hash of the stored connection
     :raises AlterConnectionError: nothing was changed
@@ -294,4 +292,3 @@ def give_up(
         journal.note_in(connection, AlterationState.APPLIED)
 
     services.store.run(note)
-    return effects

@@ -357,7 +357,7 @@ def _check_rights(
     before = set(references_of(stored).values())
     added = [reference for reference in references_of(draft.candidate).values() if reference not in before]
     _check_editable(services, name, added, "the statement refers to {}, which you may not edit")
-    denied = services.gateway.may_not_use(draft.secrets.values())
+    denied = services.may_not_use(draft.secrets.values())
     if denied:
         options = ", ".join(sorted(option for option, secret in draft.secrets.items() if secret in denied))
         raise ConnectionRightsError(name, f"secrets of {options} may not be used: {', '.join(map(str, denied))}")

@@ -66,9 +66,6 @@ class _Gateway(Protocol):
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
         """Return those of the connections that the caller may not edit."""
 
-    def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
-        """Return those of the secrets that connections may not be given; none of them is read for it."""
-
 
 class _Tasks(Protocol):
     """The scheduler's tasks."""
@@ -90,6 +87,7 @@ class _Tasks(Protocol):
 class Services:
     """The services that an alteration uses.
 
+    :ivar may_not_use: returns those of the secrets that connections may not be given; none of them is read for it
     :ivar read_secret: returns the value of a secret; raises ConfigurationError if there is none
     :ivar test: tries the candidate, and tells whether its type can be tried here; raises ConnectionValidationError if
         the candidate does not work
@@ -104,6 +102,7 @@ class Services:
     hashes: ContentHash
     gateway: _Gateway
     tasks: _Tasks
+    may_not_use: Callable[[Iterable[SecretReference]], Sequence[SecretReference]]
     read_secret: Callable[[SecretReference], str]
     test: Callable[[Definition], bool]
     identify: Callable[[Definition], str | None]
@@ -315,16 +314,10 @@ def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str |
     if state == "running":
         # It sees by itself what is wanted of it. Clearing it would kill its driver, and what that has in flight.
         return None
-    return _start(services, task, state, use.error_kind)
-
-
-def _start(services: Services, task: TaskRef, state: str, error_kind: str | None) -> str:
-    if state in _ON_ITS_WAY:
-        return "started"
-    if state not in _STARTABLE:
-        return "next run"
-    if state == "failed" and error_kind in _UNRELATED_ERRORS:
-        return f"stays failed: {error_kind} is not the connection's fault"
+    if state in _ON_ITS_WAY or state not in _STARTABLE:
+        return "started" if state in _ON_ITS_WAY else "next run"
+    if state == "failed" and use.error_kind in _UNRELATED_ERRORS:
+        return f"stays failed: {use.error_kind} is not the connection's fault"
     try:
         services.tasks.start(task)
     except RfrError as error:

@@ -382,23 +382,20 @@ class _StatementParser:
         if verb is Verb.ALTER:
             statement = self._alter(statement)
         elif verb is Verb.COMMENT:
-            statement = replace(statement, actions=(self._comment(),))
+            self._word("is")
+            start = self._next
+            if start.kind is not _TokenKind.TEXT and not self._is("null"):
+                raise self._expected("a text or NULL", self._form)
+            text = self._value()
+            kind = ActionKind.SET if text else ActionKind.RESET
+            comment = Action(kind, "description", text or None, start.line, start.column)
+            statement = replace(statement, actions=(comment,))
         elif verb is Verb.DROP:
             statement = replace(statement, cascade=self._word("cascade", optional=True))
         self._sign(";", optional=True)
         if self._next.kind is not _TokenKind.END:
             raise self._expected("the end of the statement", "write one statement at a time")
         return statement
-
-    def _comment(self) -> Action:
-        """Parse a comment, which sets the option ``description``."""
-        self._word("is")
-        start = self._next
-        if start.kind is not _TokenKind.TEXT and not self._is("null"):
-            raise self._expected("a text or NULL", self._form)
-        text = self._value()
-        kind = ActionKind.SET if text else ActionKind.RESET
-        return Action(kind, "description", text or None, start.line, start.column)
 
     def _alter(self, statement: Statement) -> Statement:
         if self._word("rotate", optional=True):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from airflow_provider_rfr.connections.statement import boolean, name_of, parts_of
 from airflow_provider_rfr.exceptions import Problem
@@ -95,7 +95,7 @@ def parsed_extra(text: str | None) -> dict[str, Any]:
 
     :raises ValueError: it is not a JSON object; the message does not repeat it
     """
-    extra = _object_in(text) if text else {}
+    extra = object_in(text) if text else {}
     if extra is None:
         raise ValueError("extra is not a JSON object")
     return dict(extra)
@@ -113,7 +113,7 @@ def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, An
     return changed
 
 
-def _object_in(value: Any) -> Mapping[str, Any] | None:
+def object_in(value: Any) -> Mapping[str, Any] | None:
     """Return the value if it is an object, also if a form stored it as text; else None."""
     if isinstance(value, str):
         try:
@@ -124,7 +124,7 @@ def _object_in(value: Any) -> Mapping[str, Any] | None:
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:
-    return _object_in(value) or {}
+    return object_in(value) or {}
 
 
 def _leaves(place: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -172,17 +172,23 @@ def _certificates(value: Any) -> bool | str:
     return _text(value) if is_verified is None else is_verified
 
 
-def _url(value: Any) -> str:
-    text = _text(value).strip()
+def _web_parts(text: str) -> SplitResult | None:
+    """Return the parts of a web address, which is https where it names no scheme; None if it is none."""
     try:
         parts = urlsplit(text if "://" in text else f"https://{text}")
-        host = parts.hostname or ""
-        fits = parts.scheme in ("http", "https") and bool(host) and (parts.port is None or parts.port > 0)
-        # A single word without a scheme is an address by its form alone.
-        fits = fits and ("://" in text or bool(set(host) & set(".:")) or bool(parts.port) or host == "localhost")
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        fits = False
-    if not fits or any(character.isspace() for character in text):
+        return None
+    return parts if fits and not any(character.isspace() for character in text) else None
+
+
+def _url(value: Any) -> str:
+    text = _text(value).strip()
+    parts = _web_parts(text)
+    host = "" if parts is None else parts.hostname or ""
+    # A single word without a scheme is an address by its form alone.
+    named = "://" in text or bool(set(host) & set(".:")) or host == "localhost"
+    if parts is None or not (named or parts.port):
         raise ValueError("must be a web address, e.g. https://api.example.com/v1")
     return text
 
@@ -190,18 +196,13 @@ def _url(value: Any) -> str:
 def _web_host(value: Any) -> str:
     """Return a host or a web address, as Airflow's HTTP hook takes them."""
     text = _text(value).strip()
-    try:
-        parts = urlsplit(text if "://" in text else f"https://{text}")
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        fits = False
-    if not fits or any(letter.isspace() for letter in text):
+    if _web_parts(text) is None:
         raise ValueError("must be a host or a web address, e.g. https://hooks.example.com")
     return text
 
 
 def _object(value: Any) -> Any:
-    if _object_in(value) is None:
+    if object_in(value) is None:
         raise ValueError('must be a JSON object, e.g. \'{"a": "b"}\'')
     return value
 

@@ -104,7 +104,7 @@ class ConnectionsHook(BaseHook):
             DatabaseGateway,
             DatabaseTasks,
         )
-        from airflow_provider_rfr.connections.airflow.lookup import SecretReader, content_hash
+        from airflow_provider_rfr.connections.airflow.lookup import SecretReader, content_hash, not_allowed
         from airflow_provider_rfr.connections.dependents import Services
 
         api = AirflowApi(self._airflow_api_conn_id)
@@ -121,6 +121,7 @@ class ConnectionsHook(BaseHook):
                 content_hash(store),
                 gateway,
                 DatabaseTasks() if at_database else ApiTasks(api),
+                not_allowed,
                 SecretReader(gateway.variable).read,
                 run_test,
                 upstream_identity,

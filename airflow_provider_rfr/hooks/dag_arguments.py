@@ -39,27 +39,23 @@ def calling_folder() -> Path | None:
     return None
 
 
-def _dag_folder(task: Any) -> Path | None:
-    """Return the folder of the DAG's file; None outside a parse, for a task that is in no DAG yet.
+def file_folders(task: Any = None) -> tuple[Path, ...]:
+    """Return where relative paths are looked up: next to the DAG's file, then next to the calling module.
 
-    While a DAG is parsed, its ``fileloc`` is the file that called ``DAG()``, which may be a factory's.
+    While a DAG is parsed, its ``fileloc`` is the file that called ``DAG()``, which may be a factory's. Outside a parse,
+    a task that is in no DAG yet has no such file.
+
+    :param task: whose constructor has set ``_calling_folder`` to :func:`calling_folder`; None while a DAG is made
     """
     # Imported here: it loads jsonschema, which no parse without a DAG has to wait for.
     from airflow.sdk.definitions._internal.contextmanager import DagContext
 
+    calling = calling_folder() if task is None else task._calling_folder
     module = sys.modules.get(DagContext.current_autoregister_module_name or "")
     dag = DagContext.get_current() if task is None else task._dag
     file = getattr(module, "__file__", None) or (dag.fileloc if dag is not None else None)
-    return Path(file).parent if file else None
-
-
-def file_folders(task: Any = None) -> tuple[Path, ...]:
-    """Return where relative paths are looked up: next to the DAG's file, then next to the calling module.
-
-    :param task: whose constructor has set ``_calling_folder`` to :func:`calling_folder`; None while a DAG is made
-    """
-    calling = calling_folder() if task is None else task._calling_folder
-    return tuple(dict.fromkeys(folder for folder in (_dag_folder(task), calling) if folder is not None))
+    folders = (Path(file).parent if file else None, calling)
+    return tuple(dict.fromkeys(folder for folder in folders if folder is not None))
 
 
 def possible_places(path: str | Path, folders: Sequence[Path]) -> list[Path]:

@@ -454,7 +454,13 @@ class RefreshSparkHook(SparkSubmitHook):
 
     def _without_figures(self, lines: Iterator[Any]) -> Iterator[Any]:
         for line in lines:
-            self._note_places(line)
+            pages = _PAGES.search(line)
+            if pages is not None and self.on_pages is not None and (url := _page_url(pages.group(1))) is not None:
+                self.on_pages(url)
+            # The parent looks for pods of the namespace "spark" only.
+            submitted = _SUBMISSION.search(line) if self.cluster_manager is ClusterManager.KUBERNETES else None
+            if submitted is not None and submitted.group(1) == self._connection["namespace"]:
+                self._kubernetes_driver_pod = submitted.group(2)
             figures = parse_result_line(line)
             if figures is not None:
                 self.result_line = figures
@@ -466,15 +472,6 @@ class RefreshSparkHook(SparkSubmitHook):
                 self.log.debug("%s", line.rstrip())
             else:
                 yield line
-
-    def _note_places(self, line: str) -> None:
-        pages = _PAGES.search(line)
-        if pages is not None and self.on_pages is not None and (url := _page_url(pages.group(1))) is not None:
-            self.on_pages(url)
-        # The parent looks for pods of the namespace "spark" only.
-        submitted = _SUBMISSION.search(line) if self.cluster_manager is ClusterManager.KUBERNETES else None
-        if submitted is not None and submitted.group(1) == self._connection["namespace"]:
-            self._kubernetes_driver_pod = submitted.group(2)
 
 
 def _page_url(text: str | None) -> str | None:

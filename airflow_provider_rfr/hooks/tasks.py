@@ -39,9 +39,18 @@ def with_tasks(
     judged = {status.ledger: verdict for status in statuses if (verdict := _judged(seen, status)) is not None}
     doubtful = [status for status in statuses if status.ledger in judged]
     # The task may have succeeded between the reads of its ledger and of Airflow's database.
-    pairs = zip(doubtful, in_threads(read, doubtful), strict=True)
-    corrected = {status.ledger: _corrected(status, *judged[status.ledger], newest) for status, newest in pairs}
-    return tuple(corrected.get(status.ledger, status) for status in statuses)
+    newest_by_ledger = dict(zip([status.ledger for status in doubtful], in_threads(read, doubtful), strict=True))
+    corrected = []
+    for status in statuses:
+        newest = newest_by_ledger.get(status.ledger)
+        if newest is not None and (newest.state is not status.state or _signs(newest) != _signs(status)):
+            corrected.append(newest)
+        elif newest is not None:
+            state, sentence = judged[status.ledger]
+            corrected.append(replace(newest, state=state, sentence=sentence))
+        else:
+            corrected.append(status)
+    return tuple(corrected)
 
 
 def is_retried(status: TableStatus) -> bool:
@@ -72,14 +81,6 @@ def _task_of(status: TableStatus) -> TaskRef | None:
         return None
     index = -1 if header.map_index is None else header.map_index
     return TaskRef(header.dag_id, header.dag_run_id, header.task_id, index)
-
-
-def _corrected(status: TableStatus, state: State, sentence: str, newest: TableStatus | None) -> TableStatus:
-    if newest is None:
-        return status
-    if newest.state is not status.state or _signs(newest) != _signs(status):
-        return newest
-    return replace(newest, state=state, sentence=sentence)
 
 
 def _signs(status: TableStatus) -> tuple[datetime, int] | None:

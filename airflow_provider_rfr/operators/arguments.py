@@ -159,7 +159,14 @@ def shipped_source(source: Any, folders: Sequence[Path]) -> dict[str, Any]:
     from airflow_provider_rfr.streams.loader import inline_source
 
     if isinstance(source, Mapping):
-        source = {**source, **{key: _locate(key, path, folders) for key, path in paths_in(source).items()}}
+        source = dict(source)
+        for key, file in paths_in(source).items():
+            places, place = possible_places(file, folders), place_of(file, folders)
+            if len(places) > 1 and not place.exists():
+                problem = f"{' and '.join(map(str, places))} do not exist"
+                remedy = "put it next to the DAG's file, or write an absolute path"
+                raise ConfigurationError(f"source.{key}", problem, remedy)
+            source[key] = str(place)
     shipped = inline_source(source)
     if "manifest" in shipped:
         _check_manifest(shipped, folders)
@@ -167,16 +174,6 @@ def shipped_source(source: Any, folders: Sequence[Path]) -> dict[str, Any]:
     if path is not None and (not isinstance(path, str) or path.count(":") != 1):
         raise ConfigurationError("source.class", f"{path!r} is not an import path", "write package.module:Name")
     return shipped
-
-
-def _locate(key: str, file: str, folders: Sequence[Path]) -> str:
-    places = possible_places(file, folders)
-    found = place_of(file, folders)
-    if len(places) > 1 and not found.exists():
-        problem = f"{' and '.join(map(str, places))} do not exist"
-        remedy = "put it next to the DAG's file, or write an absolute path"
-        raise ConfigurationError(f"source.{key}", problem, remedy)
-    return str(found)
 
 
 def stream_names(streams: Any) -> list[str]:

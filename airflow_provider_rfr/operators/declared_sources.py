@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _DeclaredSource:
-    """A declared source and how it is refreshed."""
+class DeclaredObject:
+    """A declared object that a DAG refreshes."""
 
     declared: BuiltinObject
     project: str
@@ -51,6 +51,24 @@ class _DeclaredSource:
     def name(self) -> str:
         """Return the name of the object and of its table."""
         return self.declared.name
+
+    @property
+    def place(self) -> str:
+        """Return the place of the declaration, for errors."""
+        return f"{self.declared.place}: {self.name}"
+
+    def hook(self, control_store_conn_id: str | None) -> BuiltinsHook:
+        store = control_store_conn_id
+        return BuiltinsHook(project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=store)
+
+    def recorded(self, hook: BuiltinsHook) -> RecordedObject | None:
+        """Return the object as it is deployed; None if it is not."""
+        with closing(hook.store):
+            return hook.recorded().by_uuid.get(self.declared.id)
+
+
+class _DeclaredSource(DeclaredObject):
+    """A declared source and how it is refreshed."""
 
     @property
     def asset(self) -> Asset:
@@ -66,19 +84,12 @@ class _DeclaredSource:
         :raises ConfigurationError: ``refresh.schedule`` is not a cron expression
         """
         cron = self._how.get("schedule")
-        timetable = OnceTimetable() if cron is None else cron_timetable(cron, self._place, "refresh once")
+        timetable = OnceTimetable() if cron is None else cron_timetable(cron, self.place, "refresh once")
         return AssetOrTimeSchedule(timetable=timetable, assets=[self.asset])
 
     @property
     def _how(self) -> Mapping[str, Any]:
         return self.declared.refresh or {}
-
-    def _hook(self, store: str | None) -> BuiltinsHook:
-        return BuiltinsHook(project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=store)
-
-    def _recorded(self, hook: BuiltinsHook) -> RecordedObject | None:
-        with closing(hook.store):
-            return hook.recorded().by_uuid.get(self.declared.id)
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
@@ -95,7 +106,7 @@ class _DeclaredSource:
         how.pop("schedule", None)
         source = what.get("source")
         if isinstance(source, dict):
-            what["source"] = located(source, self.declared.place.file, self._place)
+            what["source"] = located(source, self.declared.place.file, self.place)
         return {**how, **what, "target": self.name, "lake_conn_id": self.lake_conn_id}
 
     def is_deployed(self, control_store_conn_id: str | None = None) -> bool:
@@ -108,7 +119,7 @@ class _DeclaredSource:
         from airflow_provider_rfr.builtins import Kind
         from airflow_provider_rfr.builtins.desired import definition_of
 
-        known = self._recorded(self._hook(control_store_conn_id))
+        known = self.recorded(self.hook(control_store_conn_id))
         return (
             known is not None
             and known.kind is Kind.SOURCE
@@ -132,8 +143,8 @@ class _DeclaredSource:
         from airflow_provider_rfr.lake.catalog import load_table
         from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
 
-        hook = self._hook(store)
-        known = self._recorded(hook)
+        hook = self.hook(store)
+        known = self.recorded(hook)
         table = None if known is None else load_table(hook.catalog, known.name)
         return table is None or PUBLISHED_PROPERTY not in table.properties
 
@@ -151,17 +162,13 @@ class _DeclaredSource:
             argument = "" if error.place else error.field.partition(".")[0]
             if isinstance(error, TriggerConfigError):
                 argument = "deliver_after"
-            raise error.inside(f"{self._place}: {'refresh' if argument in self._how else 'source'}") from error
+            raise error.inside(f"{self.place}: {'refresh' if argument in self._how else 'source'}") from error
         except TypeError as error:
             remedy = "source and refresh hold arguments of ResumableFullRefreshOperator"
             raise self._wrong("source", str(error), remedy) from error
 
-    @property
-    def _place(self) -> str:
-        return f"{self.declared.place}: {self.name}"
-
     def _wrong(self, field: str, problem: str, remedy: str) -> ConfigurationError:
-        return ConfigurationError(field, problem, remedy, self._place)
+        return ConfigurationError(field, problem, remedy, self.place)
 
 
 def declared_sources(

@@ -190,12 +190,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     template_fields: Sequence[str] = (
         *SparkApplicationOperator.template_fields,
-        "source",
-        "streams",
-        "target",
-        "options",
-        "api_conn_id",
-        "lake_conn_id",
+        *("source", "streams", "target", "options", "api_conn_id", "lake_conn_id"),
     )
     template_fields_renderers = dict.fromkeys(
         ("source", "streams", "options", "conf", "env_vars", "post_submit_commands"), "json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,15 +16,13 @@ from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.dag_arguments import file_folders
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._outcome import final_errors
-from airflow_provider_rfr.operators.declared_sources import GIVEN_BY_DAG, cron_timetable, plain
+from airflow_provider_rfr.operators.declared_sources import GIVEN_BY_DAG, DeclaredObject, cron_timetable, plain
 from airflow_provider_rfr.operators.submit import SparkApplicationOperator, load_migration, private_folder
 from airflow_provider_rfr.preflight import check_machine
 from airflow_provider_rfr.triggers.commit import CommitTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_provider_rfr.builtins import BuiltinObject
 
 _GIVEN = {"views": "the object's name", "project": "the project that declares it", **GIVEN_BY_DAG}
 
@@ -94,21 +91,13 @@ class RefreshMaterializedViewOperator(SparkApplicationOperator):
 
 
 @dataclass(frozen=True)
-class _DeclaredView:
+class _DeclaredView(DeclaredObject):
     """A declared materialized view, and when it is refreshed.
 
     :ivar inputs: names of the tables that it reads
     """
 
-    declared: BuiltinObject
     inputs: tuple[str, ...]
-    project: str
-    lake_conn_id: str
-
-    @property
-    def name(self) -> str:
-        """Return the name of the object and of its table."""
-        return self.declared.name
 
     @property
     def schedule(self) -> CronTriggerTimetable | AssetOrTimeSchedule | OnceTimetable:
@@ -120,7 +109,7 @@ class _DeclaredView:
         """
         cron = (self.declared.refresh or {}).get("schedule")
         if cron is not None:
-            return cron_timetable(cron, self._place, "refresh with each commit of what is read")
+            return cron_timetable(cron, self.place, "refresh with each commit of what is read")
         # Once as well: what came between the deploy and the first look of a watcher is in no event.
         once = OnceTimetable()
         assets = []
@@ -138,10 +127,7 @@ class _DeclaredView:
         """
         from airflow_provider_rfr.builtins import Kind
 
-        store = control_store_conn_id
-        hook = BuiltinsHook(project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=store)
-        with closing(hook.store):
-            known = hook.recorded().by_uuid.get(self.declared.id)
+        known = self.recorded(self.hook(control_store_conn_id))
         return known is not None and known.kind is Kind.MATERIALIZED_VIEW and known.key == self.declared.key
 
     def refresh(self, task_id: str = "refresh", **arguments: Any) -> RefreshMaterializedViewOperator:
@@ -152,18 +138,14 @@ class _DeclaredView:
         """
         how: Mapping[str, Any] = plain(self.declared.refresh or {})
         for name in _GIVEN.keys() & how.keys():
-            raise ConfigurationError(f"refresh.{name}", f"is {_GIVEN[name]}", "leave it out", self._place)
+            raise ConfigurationError(f"refresh.{name}", f"is {_GIVEN[name]}", "leave it out", self.place)
         given = {**arguments, **{name: value for name, value in how.items() if name != "schedule"}}
         given |= {"views": [self.name], "project": self.project, "lake_conn_id": self.lake_conn_id}
         try:
             return RefreshMaterializedViewOperator(task_id=task_id, **given)
         except TypeError as error:
             remedy = "refresh holds schedule, and arguments of RefreshMaterializedViewOperator"
-            raise ConfigurationError("refresh", str(error), remedy, self._place) from error
-
-    @property
-    def _place(self) -> str:
-        return f"{self.declared.place}: {self.name}"
+            raise ConfigurationError("refresh", str(error), remedy, self.place) from error
 
 
 def declared_materialized_views(
@@ -187,4 +169,4 @@ def declared_materialized_views(
 
     declared = BuiltinsHook(objects, project=project, version=declared_version, folders=file_folders()).spec.by_key()
     found = [obj for obj in declared.values() if obj.kind is Kind.MATERIALIZED_VIEW and obj.per_instance is None]
-    return [_DeclaredView(view, declared_inputs(view, declared), project, lake_conn_id) for view in found]
+    return [_DeclaredView(view, project, lake_conn_id, declared_inputs(view, declared)) for view in found]

@@ -193,7 +193,6 @@ def load_application(
 def load_migration(folder: Path, builtins: BuiltinsHook, work: Mapping[str, Any], hook: RefreshSparkHook) -> None:
     """Give the hook the files and settings of a deploy, or of a refresh of materialized views.
 
-    :param plan: an approved one, or policies, with which the driver makes its own
     :param folder: private, and kept until spark-submit has ended
     :param work: what its document says besides the lake and the store
     :raises ConfigurationError: Spark would refuse the driver, or has no settings for such a catalog

@@ -134,7 +134,11 @@ class CommitWebhookOperator(BaseOperator):
         _check_start(self.start_from)
         triggers = self._block or self.triggers_file or ""
         hook = self._hook = WebhookHook(triggers, self.lake_conn_id, self.control_store_conn_id, task=self)
-        tables = self._tables(hook)
+        if self._is_of_upstream and not has_result(self.target):
+            self.log.info("What target refers to has returned nothing, so only what earlier runs left is delivered")
+            tables = hook.known_tables()
+        else:
+            tables = hook.all_tables() if self.target is None else table_names(self.target)
         enqueued = hook.enqueue(tables, "earliest" if self.start_from == "earliest" else "latest")
         notifies = self.fail_on_dead or self.on_dead is not None
         summary = hook.deliver(tables, patience=self.slot_seconds, notify_later=notifies)
@@ -158,12 +162,6 @@ class CommitWebhookOperator(BaseOperator):
             self._pause_until(summary.next_due, counts)
         hook.raise_unread()
         return {**counts, "pending": summary.pending}
-
-    def _tables(self, hook: WebhookHook) -> list[str]:
-        if self._is_of_upstream and not has_result(self.target):
-            self.log.info("What target refers to has returned nothing, so only what earlier runs left is delivered")
-            return hook.known_tables()
-        return hook.all_tables() if self.target is None else table_names(self.target)
 
     def _raise_failed(self, problems: Sequence[FailedDelivery], dead: Sequence[DeadLetter]) -> None:
         """Fail for blocking deliveries, for wrong settings, and with ``fail_on_dead`` for dead letters."""
@@ -223,13 +221,7 @@ class WebhookOperationOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "action",
-        "target",
-        "trigger",
-        "delivery_ids",
-        "endpoint_text",
-        "lake_conn_id",
-        "control_store_conn_id",
+        *("action", "target", "trigger", "delivery_ids", "endpoint_text", "lake_conn_id", "control_store_conn_id"),
     )
     template_fields_renderers = {"endpoint_text": "json"}  # noqa: RUF012
     ui_color = "#dbeee8"

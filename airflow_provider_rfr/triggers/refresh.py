@@ -139,7 +139,12 @@ class _RefreshWatch:
     def look(self) -> Ending | None:
         """Look at everything once; None while the refresh runs."""
         has_changed = self._ledgers.poll()
-        report = self._look_at_driver()
+        report = self._outages.guard("the driver", "read", lambda: self._open().look())
+        if report is None:
+            self._driver, report = None, DriverReport(DriverState.UNKNOWN, "UNKNOWN")
+        elif report.status != self._driver_state:
+            self._driver_state = report.status
+            self._show(f"the driver {self._refresh.driver.driver_id} is {report.status}")
         now = self._clock()
         if has_changed or report.state is DriverState.ACTIVE:
             self._heard = now
@@ -157,16 +162,6 @@ class _RefreshWatch:
         :raises Exception: that could not be done
         """
         self._open().stop()
-
-    def _look_at_driver(self) -> DriverReport:
-        report = self._outages.guard("the driver", "read", lambda: self._open().look())
-        if report is None:
-            self._driver = None
-            return DriverReport(DriverState.UNKNOWN, "UNKNOWN")
-        if report.status != self._driver_state:
-            self._driver_state = report.status
-            self._show(f"the driver {self._refresh.driver.driver_id} is {report.status}")
-        return report
 
     def _open(self) -> ClusterDriver:
         if self._driver is None:

@@ -27,7 +27,6 @@ from airflow_provider_rfr.connections.airflow.lookup import (
     find_definition,
     http_address,
     masked,
-    not_allowed,
     origin_of,
     read_connection,
     server_backends,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from requests import Response
     from sqlalchemy.orm import Session
 
-    from airflow_provider_rfr.connections.statement import SecretReference
     from airflow_provider_rfr.connections.types import ContentHash
     from airflow_provider_rfr.store.connections import TaskRef
 
@@ -173,9 +171,6 @@ class ApiGateway:
             else:
                 self._checked(name, answer)
         return denied
-
-    def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
-        return not_allowed(secrets)
 
     def variable(self, name: str) -> str | None:
         from airflow.sdk import Variable
@@ -322,7 +317,17 @@ class AirflowApi:
         return answer
 
     def _sign_in(self) -> None:
-        self._read_connection()
+        try:
+            connection = read_connection(self.airflow_api_conn_id)
+        except AirflowNotFoundException:
+            if self.airflow_api_conn_id != self.default_conn_name:
+                raise _unusable(f"there is no connection {self.airflow_api_conn_id!r}") from None
+            self._base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
+            if not self._base:
+                raise _unusable("there is no connection airflow_api") from None
+        else:
+            self._base = http_address(connection).rstrip("/")
+            self._login, self._password = connection.login, connection.password
         if self._password and not self._login:
             self._token = self._password
             return
@@ -338,19 +343,6 @@ class AirflowApi:
             self._token = str(answer.json()["access_token"])
         except (ValueError, TypeError, KeyError):
             raise _unusable("the server there is not Airflow") from None
-
-    def _read_connection(self) -> None:
-        try:
-            connection = read_connection(self.airflow_api_conn_id)
-        except AirflowNotFoundException:
-            if self.airflow_api_conn_id != self.default_conn_name:
-                raise _unusable(f"there is no connection {self.airflow_api_conn_id!r}") from None
-            self._base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
-            if not self._base:
-                raise _unusable("there is no connection airflow_api") from None
-            return
-        base = http_address(connection)
-        self._base, self._login, self._password = base.rstrip("/"), connection.login, connection.password
 
     def _request(self, method: str, url: str, **arguments: Any) -> Response:
         import requests
@@ -441,9 +433,6 @@ class DatabaseGateway:
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
         """Return an empty list: a user who can reach the database may do everything."""
         return []
-
-    def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
-        return not_allowed(secrets)
 
     def variable(self, name: str) -> str | None:
         from airflow.models import Variable

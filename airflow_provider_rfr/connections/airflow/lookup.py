@@ -28,7 +28,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.connections.statement import SecretReference
-from airflow_provider_rfr.connections.types import ContentHash, Definition, parsed_extra, type_named
+from airflow_provider_rfr.connections.types import ContentHash, Definition, object_in, parsed_extra, type_named
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionShadowedError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def extras_of(connection: Connection) -> dict[str, Any]:
 
     :raises ConfigurationError: they are not a JSON object; the message does not repeat them
     """
-    extras = _json_object(connection.extra or "{}")
+    extras = object_in(connection.extra or "{}")
     if extras is None:
         raise ConfigurationError(f"{connection.conn_id}.extra", "is not a JSON object", 'write e.g. {"page_size": 500}')
     return {str(key): value for key, value in extras.items() if value not in (None, "")}
@@ -108,19 +108,10 @@ def mapping_extra(connection: Connection, name: str, value: Any) -> dict[str, An
 
     :raises ConfigurationError: it is something else
     """
-    mapping = _json_object(value)
+    mapping = object_in(value)
     if mapping is None:
         raise ConfigurationError(f"{connection.conn_id}.extra.{name}", "is not a JSON object", 'write e.g. {"a": "b"}')
-    return mapping
-
-
-def _json_object(value: Any) -> dict[str, Any] | None:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    return dict(value) if isinstance(value, Mapping) else None
+    return dict(mapping)
 
 
 def require_type(connection: Connection, wanted: str) -> None:
@@ -210,8 +201,6 @@ def why_unreadable(name: str) -> tuple[str, str] | None:
 
     Return the problem and its remedy; None where Airflow is right. Airflow's database is asked only where this process
     has one.
-
-    Of Airflow's database only where this process has one.
     """
     variable = CONNECTION_VARIABLE + name.upper()
     if os.environ.get(variable):
@@ -280,23 +269,17 @@ def as_connection(definition: Definition) -> Connection:
     """Return the definition as the connection object that hooks take; store nothing."""
     from airflow.sdk import Connection
 
-    return Connection(
-        conn_id=definition.name,
-        conn_type=definition.conn_type,
-        description=definition.description,
-        host=definition.host,
-        login=definition.login,
-        password=definition.password,
-        schema=definition.schema,
-        port=definition.port,
-        extra=definition.extra_text(),
-    )
+    return Connection(conn_id=definition.name, extra=definition.extra_text(), **_plain_fields(definition))
 
 
 def fields_of(definition: Definition) -> dict[str, Any]:
     """Return all fields of a connection but its id, in Airflow's JSON: one that is left out would stay as it was."""
+    return {**_plain_fields(definition), "extra": json.dumps(dict(definition.extra))}
+
+
+def _plain_fields(definition: Definition) -> dict[str, Any]:
     names = ("conn_type", "description", "host", "login", "schema", "port", "password")
-    return {**{name: getattr(definition, name) for name in names}, "extra": json.dumps(dict(definition.extra))}
+    return {name: getattr(definition, name) for name in names}
 
 
 def content_hash(store: ControlStore) -> ContentHash:

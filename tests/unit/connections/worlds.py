@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from airflow_provider_rfr.connections.alteration import Outcome, execute
 from airflow_provider_rfr.connections.dependents import Services, closure, references_of
 from airflow_provider_rfr.connections.statement import SecretReference, Value, parse_statement
 from airflow_provider_rfr.connections.types import ContentHash, Definition
-from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionValidationError
+from airflow_provider_rfr.exceptions import (
+    AlterationRefusedError,
+    ConfigurationError,
+    ConnectionConflictError,
+    ConnectionValidationError,
+)
 from airflow_provider_rfr.store.connections import (
     AlterationRecord,
+    ConnectionNotes,
     TaskRef,
     Use,
     UsedConnection,
@@ -27,6 +36,10 @@ from airflow_provider_rfr.store.engine import ControlStore, SystemClock, open_st
 from airflow_provider_rfr.store.tables import LEASES
 
 CANARY = "canary-19c7e4"
+
+
+class Killed(BaseException):
+    """The process is gone."""
 
 
 @dataclass
@@ -76,8 +89,6 @@ class Shelf:
 
     def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
         self.before_commit()
-        if hashes.of(self.connections.get(definition.name)) != expected:
-            raise ConnectionConflictError(definition.name, "was changed meanwhile")
         del self.connections[definition.name]
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
@@ -123,6 +134,7 @@ class Bench:
 
     def __init__(self, folder: Path, *connections: Definition) -> None:
         self.shelf = Shelf({connection.name: connection for connection in connections})
+        self.folder = folder
         self.store: ControlStore = open_store(f"sqlite:///{folder}/control.db")
         self.hashes = ContentHash(b"key", "salt")
         self.said: list[str] = []
@@ -133,6 +145,7 @@ class Bench:
             self.hashes,
             gateway=shelf,
             tasks=shelf,
+            may_not_use=shelf.may_not_use,
             read_secret=shelf.read_secret,
             test=shelf.test,
             # Looked up at each call, so that a test may put something in its place.
@@ -142,8 +155,48 @@ class Bench:
             sleep=lambda seconds: self.on_sleep(),
         )
 
-    def alter(self, text: str, parameters: Mapping[str, Value] | None = None) -> Outcome:
-        return execute(self.world, parse_statement(text), actor="tester", parameters=parameters)
+    def alter(self, text: str, parameters: Mapping[str, Value] | None = None, *, dry_run: bool = False) -> Outcome:
+        statement = parse_statement(text)
+        if dry_run:
+            statement = replace(statement, settings=replace(statement.settings, dry_run=True))
+        return execute(self.world, statement, actor="tester", parameters=parameters)
+
+    def refused(self, text: str) -> list[str]:
+        """Problems of a statement that is refused, and changes nothing."""
+        before = dict(self.shelf.connections)
+        with pytest.raises(AlterationRefusedError) as caught:
+            self.alter(text)
+        assert self.shelf.connections == before
+        assert CANARY not in str(caught.value)
+        return [str(problem) for problem in caught.value.problems]
+
+    def conflicting(self, text: str, match: str) -> list[str]:
+        """While the next change is stored, somebody tries this statement and gets a conflict; returns connections."""
+        tried: list[str] = []
+
+        def meanwhile() -> None:
+            self.shelf.before_commit = lambda: None
+            with pytest.raises(ConnectionConflictError, match=match) as caught:
+                self.alter(text)
+            tried.append(caught.value.connection)
+
+        self.shelf.before_commit = meanwhile
+        return tried
+
+    @contextmanager
+    def killed(self, when: str, step: str) -> Iterator[None]:
+        """The process is killed in the context, right ``before`` or ``after`` this step."""
+        work = getattr(self.shelf, step)
+
+        def dying(*arguments: object) -> None:
+            if when == "after":
+                work(*arguments)
+            raise Killed
+
+        setattr(self.shelf, step, dying)
+        with pytest.raises(Killed):
+            yield
+        setattr(self.shelf, step, work)
 
     def later(self, seconds: float) -> None:
         """For the control store, so many seconds have passed from here on."""
@@ -192,6 +245,14 @@ class Bench:
                     self.run(dag, *{connection.via.split(" > ")[0] for connection in use.connections}, **use.details)
 
         self.on_sleep = look
+
+    def references(self, name: str) -> dict[str, str]:
+        """Where the secrets of a connection are kept."""
+        with self.store.read() as connection:
+            return ConnectionNotes(connection, name).secret_references()
+
+    def stored_bytes(self) -> bytes:
+        return b"".join(file.read_bytes() for file in sorted(self.folder.glob("control.db*")))
 
     def audit(self) -> list[AlterationRecord]:
         with self.store.read() as connection:
