@@ -21,6 +21,22 @@ from tests.unit.connections.worlds import CANARY
 from tests.unit.messages import raises
 
 
+@pytest.fixture
+def masked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the operator has masked."""
+    texts: list[Any] = []
+    monkeypatch.setattr(alter_connection, "mask_secrets", texts.extend)
+    return texts
+
+
+def render(arguments: dict[str, Any]) -> None:
+    """Render an operator whose templates become these arguments."""
+    operator = AlterConnectionOperator(task_id="alter", **dict.fromkeys(arguments, "{{ x }}"))
+    for name, value in arguments.items():
+        setattr(operator, name, value)
+    operator.render_template_fields({})
+
+
 def told(statement: Statement) -> Any:
     actions = [(action.kind, action.option, action.value) for action in statement.actions]
     return statement.connection, actions, statement.settings
@@ -101,11 +117,6 @@ def test_values_are_taken_whole_or_not_at_all() -> None:
     ]
 
 
-def test_a_statement_and_an_argument_may_say_that_the_connection_may_be_missing() -> None:
-    operator = AlterConnectionOperator(task_id="alter", statement="ALTER CONNECTION c DROP (port)", if_exists=True)
-    assert operator._statement is not None and operator._statement.if_exists
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -117,11 +128,8 @@ def test_a_statement_and_an_argument_may_say_that_the_connection_may_be_missing(
     ],
 )
 def test_what_cant_be_read_fails_before_airflow_stores_what_was_rendered(arguments: dict[str, Any]) -> None:
-    operator = AlterConnectionOperator(task_id="alter", **dict.fromkeys(arguments, "{{ x }}"))
-    for name, value in arguments.items():
-        setattr(operator, name, value)
     with pytest.raises(AirflowFailException) as caught:
-        operator.render_template_fields({})
+        render(arguments)
     assert CANARY not in str(caught.value)
 
 
@@ -133,21 +141,14 @@ def test_what_cant_be_read_fails_before_airflow_stores_what_was_rendered(argumen
     ],
 )
 def test_a_plain_secret_is_masked_before_airflow_stores_what_was_rendered(
-    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, Any], masked: list[Any]
 ) -> None:
-    masked: list[str] = []
-    monkeypatch.setattr(alter_connection, "mask_secrets", masked.extend)
-    operator = AlterConnectionOperator(task_id="alter", **dict.fromkeys(arguments, "{{ x }}"))
-    for name, value in arguments.items():
-        setattr(operator, name, value)
-    operator.render_template_fields({})
+    render(arguments)
     assert masked == [CANARY]
 
 
-def test_a_mapped_task_is_masked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapped_task_is_masked_as_well(masked: list[Any]) -> None:
     """Airflow renders it without ``render_template_fields``."""
-    masked: list[str] = []
-    monkeypatch.setattr(alter_connection, "mask_secrets", masked.extend)
     text = f"ALTER CONNECTION c SET (password = '{CANARY}')"
     operator = AlterConnectionOperator(task_id="alter", statement="{{ text }}")
     operator._do_render_template_fields(
@@ -203,9 +204,7 @@ def test_addresses_and_headers_of_http_connections_are_masked_in_rendered_fields
     assert list(plain_texts(statement_from(connection="c", set=changes), conn_type)) == texts
 
 
-def test_rendering_asks_for_the_connection_s_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    masked: list[Any] = []
-    monkeypatch.setattr("airflow_provider_rfr.operators.alter_connection.mask_secrets", masked.extend)
+def test_rendering_asks_for_the_connection_s_type(masked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"extra.region": "us-east-1"}
     for name, conn_type in (("AWS", "aws"), ("HOOK", "http")):
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": conn_type}))

@@ -34,13 +34,8 @@ def test_options_are_read_and_changed_by_name() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"host": "db2"},
-        {"port": 5433},
-        {"login": "you"},
-        {"password": "x"},
-        {"schema": None},
-        {"extra": {"a": {"b": 2}, "text": '{"c": 2}'}},
-        {"conn_type": "mysql"},
+        *({"host": "db2"}, {"port": 5433}, {"login": "you"}, {"password": "x"}, {"schema": None}),
+        *({"extra": {"a": {"b": 2}, "text": '{"c": 2}'}}, {"conn_type": "mysql"}),
     ],
 )
 def test_every_part_of_the_content_changes_the_hash(other: dict[str, object]) -> None:

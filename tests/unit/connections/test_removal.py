@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,29 +15,30 @@ from airflow_provider_rfr.builtins.desired import DesiredObject
 from airflow_provider_rfr.builtins.model import SinkSpec, dumps
 from airflow_provider_rfr.builtins.planner import record_of
 from airflow_provider_rfr.connections import parse_statement
+from airflow_provider_rfr.builtins.model import SinkSpec
+from airflow_provider_rfr.builtins.state import dumps
 from airflow_provider_rfr.connections._journal import _REMOVED
-from airflow_provider_rfr.connections.alteration import execute
-from airflow_provider_rfr.connections.statement import Settings
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import (
     AlterationRefusedError,
-    ConnectionConflictError,
     ConnectionNotFoundError,
     ConnectionRightsError,
 )
-from airflow_provider_rfr.store.connections import ConnectionNotes
 from airflow_provider_rfr.store.deliveries import EndpointKey, ensure_endpoint, load_endpoints
 from airflow_provider_rfr.store.deploys import Entry, write_registry
 from airflow_provider_rfr.webhooks.block import TriggerBlock
 from airflow_provider_rfr.webhooks.operations import resume
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, register_endpoints
-from tests.unit.connections.worlds import CANARY, Bench
+from tests.unit.connections.worlds import CANARY, Bench, Killed
 from tests.unit.messages import check_messages, raises
 
 API = Definition("api", "rfr_api", host="http://one", password=CANARY)
 TUNNEL = Definition("tunnel", "ssh", host="bastion")
 BROKER = Definition("broker", "kafka", host="broker", extra={"ssh_conn_id": "tunnel"})
 DROP = "DROP CONNECTION api"
+RENAME = "ALTER CONNECTION api RENAME TO shop"
+REFER = "ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')"
+KEEP_SECRET = "ALTER CONNECTION api SET (password = SECRET 'env:NEW')"
 
 
 @pytest.fixture
@@ -48,36 +48,15 @@ def bench(tmp_path: Path) -> Bench:
     return made
 
 
-def refused(bench: Bench, text: str) -> list[str]:
-    before = dict(bench.shelf.connections)
-    with pytest.raises(AlterationRefusedError) as caught:
-        bench.alter(text)
-    assert bench.shelf.connections == before
-    return [str(problem) for problem in caught.value.problems]
-
-
-def references(bench: Bench, name: str) -> dict[str, str]:
-    with bench.store.read() as connection:
-        return ConnectionNotes(connection, name).secret_references()
-
-
 def test_a_connection_that_nothing_uses_is_dropped_with_what_was_noted_of_it(bench: Bench) -> None:
-    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    bench.alter(KEEP_SECRET)
     outcome = bench.alter(DROP)
     assert (outcome.result, outcome.lines()) == ("dropped", ["connection api: dropped"])
     assert "api" not in bench.shelf.connections
-    assert references(bench, "api") == {}
+    assert bench.references("api") == {}
     row = bench.audit()[0]
     assert (row.id, row.state, row.statement, row.actor) == (outcome.alteration, "applied", DROP, "tester")
     assert row.options == {"name": {"before": "api", "after": None}}
-
-
-def test_what_is_missing_is_an_error_unless_it_may_be_missing(bench: Bench) -> None:
-    with pytest.raises(ConnectionNotFoundError):
-        bench.alter("DROP CONNECTION none")
-    assert bench.alter("DROP CONNECTION IF EXISTS none").result == "missing"
-    bench.alter("DROP CONNECTION IF EXISTS api")
-    assert bench.alter("DROP CONNECTION IF EXISTS api").result == "missing"
 
 
 @pytest.mark.parametrize("text", ["DROP CONNECTION {}", "ALTER CONNECTION {} RENAME TO other"])
@@ -85,9 +64,9 @@ def test_a_task_keeps_its_connections_however_far_away(bench: Bench, text: str) 
     bench.run("load", "api")
     bench.run("sink", "broker", kind="sink")
     done = "dropped" if text.startswith("DROP") else "renamed"
-    (problem,) = refused(bench, text.format("api"))
+    (problem,) = bench.refused(text.format("api"))
     assert problem.startswith(f"can't be {done}: used by refresh load.refresh (run): it runs; run it with another")
-    assert [problem.partition(";")[0] for problem in refused(bench, text.format("tunnel"))] == [
+    assert [problem.partition(";")[0] for problem in bench.refused(text.format("tunnel"))] == [
         f"can't be {done}: used by sink sink.refresh (run) by broker > tunnel: it runs",
         f"can't be {done}: connection broker refers to it",
     ]
@@ -98,9 +77,9 @@ def test_a_task_keeps_its_connections_however_far_away(bench: Bench, text: str) 
 def test_a_task_that_ended_keeps_its_connection_until_airflow_no_longer_has_it(bench: Bench, state: str) -> None:
     bench.run("load", "api")
     bench.end("load", state, "success")
-    check_messages(refused(bench, DROP))
+    check_messages(bench.refused(DROP))
     bench.shelf.states.clear()
-    check_messages(refused(bench, DROP))
+    check_messages(bench.refused(DROP))
     bench.end("load", state, "gone")
     assert bench.alter(DROP).result == "dropped"
 
@@ -127,86 +106,45 @@ def test_deployed_sources_and_sinks_keep_the_connections_that_they_name(bench: B
     settings = {"connection": "broker", "path": "tunnel"}
     export = SinkSpec(source="raw.orders", to="http", settings=settings)
     deploy(bench, source, BuiltinObject(kind=Kind.SINK, name="out.orders", id=uuid4(), sink=export))
-    check_messages(refused(bench, DROP))
-    check_messages(refused(bench, "DROP CONNECTION broker"))
-    assert len(refused(bench, "DROP CONNECTION tunnel")) == 1, "only the broker: a stream's name is no connection"
+    check_messages(bench.refused(DROP))
+    check_messages(bench.refused("DROP CONNECTION broker"))
+    assert len(bench.refused("DROP CONNECTION tunnel")) == 1, "only the broker: a stream's name is no connection"
+
+
+def declare_triggers(bench: Bench, **connections: str) -> list[EndpointKey]:
+    """What a delivery does: it enqueues, then it notes where its endpoints, called with these, are declared."""
+    config = {name: {"connection": connection, "payload": {"a": 1}} for name, connection in connections.items()}
+    endpoints = endpoints_of("lake", "raw.orders", TriggerBlock.model_validate({"config": config}), "shop")
+    bench.store.run(lambda connection: [ensure_endpoint(connection, key) for key in endpoints])
+    register_endpoints(bench.store, endpoints, "a place")
+    return list(endpoints)
 
 
 def test_a_trigger_keeps_its_connection_until_it_is_forgotten(bench: Bench) -> None:
-    endpoint = {"connection": "api", "payload": {"a": 1}}
-    block = TriggerBlock.model_validate({"config": {"notify": endpoint, "other": {**endpoint, "connection": "broker"}}})
-    endpoints = endpoints_of("lake", "raw.orders", block, "shop")
-    # What a delivery does: it enqueues, then it notes where its endpoints are declared.
-    bench.store.run(lambda connection: [ensure_endpoint(connection, key) for key in endpoints])
-    register_endpoints(bench.store, endpoints, "a place")
-    check_messages(refused(bench, DROP))
+    declare_triggers(bench, notify="api", other="broker")
+    check_messages(bench.refused(DROP))
     resume(bench.store, [EndpointKey("lake", "raw.orders", "notify", "shop")])
     assert bench.alter(DROP).result == "dropped"
 
 
-def test_the_connection_of_the_control_store_stays(bench: Bench) -> None:
-    bench.world = replace(bench.world, store_conn_id="api")
-    check_messages(refused(bench, DROP))
-
-
-def test_everything_that_uses_it_is_named_at_once(bench: Bench) -> None:
-    bench.run("load", "tunnel")
-    bench.run("sink", "broker", kind="sink")
-    assert len(refused(bench, "DROP CONNECTION tunnel")) == 3
-
-
-def test_who_may_not_edit_a_connection_may_not_drop_it(bench: Bench) -> None:
-    bench.shelf.forbidden.add("api")
-    with raises(ConnectionRightsError):
-        bench.alter(DROP)
-    assert bench.audit()[0].state == "refused"
-
-
 def test_a_dry_run_drops_nothing(bench: Bench) -> None:
-    def dry(text: str) -> str:
-        statement = replace(parse_statement(text), settings=Settings(dry_run=True))
-        return execute(bench.world, statement, actor="tester").notice
-
-    assert dry(DROP) == "it would be dropped"
+    assert bench.alter(DROP, dry_run=True).notice == "it would be dropped"
     with raises(AlterationRefusedError):
-        dry("DROP CONNECTION tunnel")
+        bench.alter("DROP CONNECTION tunnel", dry_run=True)
     assert ("api" in bench.shelf.connections, bench.audit()) == (True, [])
 
 
-def test_what_somebody_changed_meanwhile_is_not_dropped(bench: Bench) -> None:
-    def other_hand() -> None:
-        bench.shelf.connections["api"] = replace(API, login="by-hand")
-
-    bench.shelf.before_commit = other_hand
-    with pytest.raises(ConnectionConflictError):
-        bench.alter(DROP)
-    assert bench.shelf.connections["api"].login == "by-hand"
-    assert bench.audit()[0].state == "conflict"
-
-
 def test_nobody_can_refer_to_a_connection_while_it_is_dropped(bench: Bench) -> None:
-    told: list[str] = []
-
-    def meanwhile() -> None:
-        bench.shelf.before_commit = lambda: None
-        with pytest.raises(ConnectionConflictError, match="api is renamed or dropped just now") as caught:
-            bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
-        told.append(caught.value.connection)
-
-    bench.shelf.before_commit = meanwhile
+    tried = bench.conflicting(REFER, "api is renamed or dropped just now")
     bench.alter(DROP)
-    assert told == ["broker"]
+    assert tried == ["broker"]
 
 
 def test_a_connection_that_gets_a_reference_just_now_is_not_dropped(bench: Bench) -> None:
-    def meanwhile() -> None:
-        bench.shelf.before_commit = lambda: None
-        with pytest.raises(ConnectionConflictError, match="broker gets another reference just now"):
-            bench.alter(DROP)
-
-    bench.shelf.before_commit = meanwhile
-    bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
-    check_messages(refused(bench, DROP))
+    tried = bench.conflicting(DROP, "broker gets another reference just now")
+    bench.alter(REFER)
+    assert tried == ["api"]
+    check_messages(bench.refused(DROP))
 
 
 def test_a_reference_to_what_was_dropped_meanwhile_is_refused(bench: Bench) -> None:
@@ -215,35 +153,16 @@ def test_a_reference_to_what_was_dropped_meanwhile_is_refused(bench: Bench) -> N
 
     bench.shelf.identify = meanwhile  # type: ignore[method-assign]
     with raises(AlterationRefusedError):
-        bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
+        bench.alter(REFER)
     assert bench.shelf.connections["broker"] == BROKER
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def kill(bench: Bench, victim: str, when: str) -> Callable[[], None]:
-    """A process that is killed right before or after a step; returns what makes the next one as any other."""
-    work = getattr(bench.shelf, victim)
-
-    def dying(*arguments: object) -> None:
-        if when == "after":
-            work(*arguments)
-        raise Killed
-
-    setattr(bench.shelf, victim, dying)
-    return lambda: setattr(bench.shelf, victim, work)
 
 
 @pytest.mark.parametrize("again", [DROP, "DROP CONNECTION IF EXISTS api", "VALIDATE CONNECTION tunnel"])
 def test_a_drop_that_died_after_it_was_done_is_finished(bench: Bench, again: str) -> None:
-    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
-    mend = kill(bench, "drop", "after")
-    with pytest.raises(Killed):
+    bench.alter(KEEP_SECRET)
+    with bench.killed("after", "drop"):
         bench.alter(DROP)
-    mend()
-    assert references(bench, "api") == {"password": "env:NEW"}
+    assert bench.references("api") == {"password": "env:NEW"}
     if again == DROP:
         with pytest.raises(ConnectionNotFoundError):
             bench.alter(again)
@@ -253,40 +172,34 @@ def test_a_drop_that_died_after_it_was_done_is_finished(bench: Bench, again: str
         # Nobody asked for it again, but somebody made another connection of that name.
         bench.shelf.connections["api"] = replace(API, host="http://another")
         bench.alter("COMMENT ON CONNECTION api IS 'another one'")
-    assert references(bench, "api") == {}
+    assert bench.references("api") == {}
     row = bench.audit()[-2]
     assert (row.statement, row.state, row.detail) == (DROP, "applied", _REMOVED)
 
 
 def test_a_drop_that_died_before_it_was_done_changed_nothing(bench: Bench) -> None:
-    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
-    mend = kill(bench, "drop", "before")
-    with pytest.raises(Killed):
+    bench.alter(KEEP_SECRET)
+    with bench.killed("before", "drop"):
         bench.alter(DROP)
-    mend()
     bench.alter("COMMENT ON CONNECTION api IS 'still there'")
-    assert references(bench, "api") == {"password": "env:NEW"}
+    assert bench.references("api") == {"password": "env:NEW"}
     assert [row.state for row in bench.audit()] == ["applied", "failed", "applied"]
     assert bench.alter(DROP).result == "dropped"
 
 
-def test_a_rename_that_died_after_it_was_done_is_finished(bench: Bench) -> None:
-    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
-    mend = kill(bench, "rename", "after")
-    with pytest.raises(Killed):
-        bench.alter("ALTER CONNECTION api RENAME TO shop")
-    mend()
-    with pytest.raises(ConnectionNotFoundError):
-        bench.alter("ALTER CONNECTION api RENAME TO shop")
-    assert references(bench, "shop") == {"password": "env:NEW"}
-    assert bench.audit()[0].state == "applied"
-
-
-def test_a_connection_that_nothing_uses_is_renamed(bench: Bench) -> None:
-    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
-    assert bench.alter("ALTER CONNECTION api RENAME TO shop").result == "renamed"
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_rename_takes_the_notes_along_also_if_it_died_after_it_was_done(bench: Bench, dies: bool) -> None:
+    bench.alter(KEEP_SECRET)
+    if dies:
+        with bench.killed("after", "rename"):
+            bench.alter(RENAME)
+        with pytest.raises(ConnectionNotFoundError):
+            bench.alter(RENAME)
+    else:
+        assert bench.alter(RENAME).result == "renamed"
     assert "api" not in bench.shelf.connections
-    assert references(bench, "shop") == {"password": "env:NEW"}
+    assert bench.references("shop") == {"password": "env:NEW"}
+    assert bench.audit()[0].state == "applied"
 
 
 CASCADE = "DROP CONNECTION tunnel CASCADE"
@@ -296,12 +209,7 @@ def used_by_all(bench: Bench) -> EndpointKey:
     """Make a task that ended, a connection that refers to the tunnel, and a trigger that is called with that one."""
     bench.run("load", "broker")
     bench.end("load", "idle", "success")
-    endpoint = {"connection": "broker", "payload": {"a": 1}}
-    block = TriggerBlock.model_validate({"config": {"notify": endpoint}})
-    endpoints = endpoints_of("lake", "raw.orders", block, "shop")
-    bench.store.run(lambda connection: [ensure_endpoint(connection, key) for key in endpoints])
-    register_endpoints(bench.store, endpoints, "a place")
-    return next(iter(endpoints))
+    return declare_triggers(bench, notify="broker")[0]
 
 
 def test_cascade_says_what_it_does_to_each_user_before_it_does_it(bench: Bench) -> None:
@@ -311,8 +219,7 @@ def test_cascade_says_what_it_does_to_each_user_before_it_does_it(bench: Bench) 
         "; trigger shop/notify of lake.raw.orders: paused; its deliveries wait for airflow rfr triggers resume"
         " raw.orders shop/notify; connection broker: dropped as well"
     )
-    statement = replace(parse_statement(CASCADE), settings=Settings(dry_run=True))
-    check_messages(execute(bench.world, statement, actor="tester").notice)
+    check_messages(bench.alter(CASCADE, dry_run=True).notice)
     reported: list[str] = []
     bench.shelf.before_commit = lambda: reported.extend(bench.said)
     outcome = bench.alter(CASCADE)
@@ -335,7 +242,7 @@ def test_cascade_stops_no_task(bench: Bench, state: str | None) -> None:
         bench.shelf.states.clear()
     else:
         bench.end("load", "running", state)
-    check_messages(refused(bench, CASCADE))
+    check_messages(bench.refused(CASCADE))
     assert [row.state for row in bench.audit()] == ["refused"]
 
 
@@ -347,9 +254,9 @@ def test_cascade_changes_no_declaration_and_needs_the_right_to_each_connection(b
     settings = {"connection": "broker", "path": "x"}
     export = SinkSpec(source="raw.orders", to="http", settings=settings)
     deploy(bench, BuiltinObject(kind=Kind.SINK, name="out.orders", id=uuid4(), sink=export))
-    check_messages(refused(bench, CASCADE))
+    check_messages(bench.refused(CASCADE))
     bench.world = replace(bench.world, store_conn_id="broker")
-    check_messages(refused(bench, CASCADE))
+    check_messages(bench.refused(CASCADE))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +11,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from airflow_provider_rfr.connections import parse_statement
 from airflow_provider_rfr.connections.alteration import Outcome, execute
-from airflow_provider_rfr.connections.statement import Settings
 from airflow_provider_rfr.connections.types import Definition
-from airflow_provider_rfr.exceptions import AlterationRefusedError, ConnectionConflictError
-from airflow_provider_rfr.store.connections import ConnectionNotes
+from airflow_provider_rfr.exceptions import ConnectionConflictError
 from airflow_provider_rfr.store.engine import open_store
-from airflow_provider_rfr.store.leases import LeaseKind, take_lease
 from tests.unit.connections.worlds import Bench
 from tests.unit.messages import check_messages, raises
 
@@ -37,12 +33,6 @@ def keys(bench: Bench) -> dict[str, str]:
 def public_of(private: str) -> str:
     key = load_ssh_private_key(private.encode(), None).public_key()
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-
-
-def test_only_keys_of_ssh_connections_are_rotated(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Definition("pg", "postgres", host="h"))
-    with raises(AlterationRefusedError):
-        bench.alter("ALTER CONNECTION pg ROTATE KEYS")
 
 
 def test_rotating_keys_leaves_the_other_side_one_that_it_knows(bench: Bench) -> None:
@@ -104,31 +94,9 @@ def test_of_two_rotations_at_once_one_gets_a_conflict(bench: Bench, tmp_path: Pa
     assert stored["public_keys"].startswith(public_of(stored["next_private_key"]))
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def kill(bench: Bench, when: str) -> Callable[[], None]:
-    """A rotation whose process is killed; returns what makes the connections as they were before."""
-    commit = bench.shelf.commit
-
-    def dying(*arguments: object) -> None:
-        if when == "after":
-            commit(*arguments)  # type: ignore[arg-type]
-        raise Killed
-
-    def mend() -> None:
-        bench.shelf.commit = commit  # type: ignore[method-assign]
-
-    bench.shelf.commit = dying  # type: ignore[method-assign, assignment]
-    return mend
-
-
 def test_a_rotation_that_died_before_its_keys_were_stored_is_made_by_the_next_one(bench: Bench) -> None:
-    mend = kill(bench, "before")
-    with pytest.raises(Killed):
+    with bench.killed("before", "commit"):
         bench.alter(ROTATE)
-    mend()
     assert keys(bench) == {"private_key": "first"}
     outcome = bench.alter(ROTATE)
     assert outcome.result == "applied"
@@ -138,10 +106,8 @@ def test_a_rotation_that_died_before_its_keys_were_stored_is_made_by_the_next_on
 def test_a_rotation_that_died_after_its_keys_were_stored_is_finished_and_not_repeated(bench: Bench) -> None:
     bench.run("load", "bastion")
     bench.obey("load")
-    mend = kill(bench, "after")
-    with pytest.raises(Killed):
+    with bench.killed("after", "commit"):
         bench.alter(ROTATE)
-    mend()
     stored = keys(bench)
     outcome = bench.alter(ROTATE)
     assert keys(bench) == stored
@@ -154,22 +120,8 @@ def test_a_rotation_that_died_after_its_keys_were_stored_is_finished_and_not_rep
     assert keys(bench)["private_key"] == stored["next_private_key"]
 
 
-def test_a_dead_rotation_blocks_the_next_one_for_the_time_of_its_lease(bench: Bench) -> None:
-    # Nobody renews it, and nobody gives it back.
-    bench.store.run(
-        lambda connection: take_lease(
-            connection, bench.store.now(connection), LeaseKind.CONNECTION, "bastion", "dead", 30_000
-        )
-    )
-    with raises(ConnectionConflictError):
-        bench.alter(ROTATE)
-    bench.later(31)
-    assert bench.alter(ROTATE).result == "applied"
-
-
 def test_a_dry_run_shows_no_key_that_nobody_will_have(bench: Bench) -> None:
-    dry = replace(parse_statement(ROTATE), settings=Settings(dry_run=True))
-    outcome = execute(bench.world, dry, actor="tester")
+    outcome = bench.alter(ROTATE, dry_run=True)
     assert outcome.result == "planned"
     assert "ssh-" not in outcome.notice
 
@@ -185,5 +137,4 @@ def test_rotating_the_key_of_a_file_keeps_it_until_the_other_side_knows_the_next
     bench.alter(ROTATE)
     second = keys(bench)
     assert (second["private_key"], "key_file" in second) == (first["next_private_key"], False)
-    with bench.store.read() as connection:
-        assert ConnectionNotes(connection, "bastion").secret_references() == {"password": "env:PW"}
+    assert bench.references("bastion") == {"password": "env:PW"}

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,14 @@ from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from tests.unit.messages import raises
 
 
-def connect(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
-    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(fields))
-
-
-def test_without_anything_it_is_a_file_beside_airflow_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_anything_it_is_a_file_beside_airflow_s_own_for_its_owner_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     assert ControlStoreHook().url.database == str(tmp_path / "rfr_control_store.db")
-    ControlStoreHook().get_conn().close()
-    assert (tmp_path / "rfr_control_store.db").is_file()
-
-
-def test_the_file_and_its_companions_are_for_their_owner_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     before = os.umask(0o022)
     try:
-        store = ControlStoreHook().get_store()
+        store = ControlStoreHook().get_conn()
         store.check_writable()
         rights = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("rfr_control_store.db*")}
         store.close()
@@ -38,17 +30,21 @@ def test_the_file_and_its_companions_are_for_their_owner_alone(monkeypatch: pyte
     assert set(rights.values()) == {0o600}
 
 
-def test_the_option_goes_before_the_file_and_the_connection_before_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_goes_before_the_file_and_the_connection_before_both(
+    monkeypatch: pytest.MonkeyPatch, connect: Callable[..., None]
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "canary-77b2 is no url")
+    with raises(ConfigurationError) as refused:
+        _ = ControlStoreHook().url
+    assert "canary" not in str(refused.value)
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "sqlite:////data/option.db")
     assert ControlStoreHook().url.database == "/data/option.db"
-    connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host="/data/connection.db")
+    connect("rfr_control_store", conn_type="sqlite", host="/data/connection.db")
     assert ControlStoreHook().url.database == "/data/connection.db"
 
 
-def test_a_postgres_connection_gives_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(
-        monkeypatch, "store", conn_type="postgres", host="db", port=5433, schema="rfr", login="me", password="p@ss/w"
-    )
+def test_a_postgres_connection_gives_every_part(connect: Callable[..., None]) -> None:
+    connect("store", conn_type="postgres", host="db", port=5433, schema="rfr", login="me", password="p@ss/w")
     url = ControlStoreHook("store").url
     assert url.render_as_string(hide_password=False) == "postgresql+psycopg2://me:p%40ss%2Fw@db:5433/rfr"
     assert "p@ss" not in repr(url)
@@ -68,28 +64,11 @@ def test_no_file_takes_the_place_of_a_connection_that_can_not_be_read(
     assert "canary" not in str(told.value)
 
 
-def test_a_connection_that_was_named_has_to_be_there() -> None:
-    with raises(ConfigurationError):
-        _ = ControlStoreHook("nowhere").url
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"conn_type": "mysql", "host": "db"}, "use postgres or sqlite"),
-        ({"conn_type": "sqlite"}, "write the file's path"),
-    ],
-)
-def test_a_connection_that_names_no_store_is_refused(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], told: str
+@pytest.mark.parametrize("fields", [None, {"conn_type": "mysql", "host": "db"}, {"conn_type": "sqlite"}])
+def test_a_connection_that_was_named_has_to_be_there_and_to_name_a_store(
+    connect: Callable[..., None], fields: dict[str, Any] | None
 ) -> None:
-    connect(monkeypatch, "store", **fields)
-    with pytest.raises(ConfigurationError, match=told):
+    if fields is not None:
+        connect("store", **fields)
+    with raises(ConfigurationError):
         _ = ControlStoreHook("store").url
-
-
-def test_an_option_that_is_no_url_is_refused_without_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "canary-77b2 is no url")
-    with raises(ConfigurationError) as refused:
-        _ = ControlStoreHook().url
-    assert "canary" not in str(refused.value)

@@ -80,10 +80,14 @@ def add_files(folder: Path) -> None:
     (folder / "objects").mkdir()
 
 
-def parsed(dags: Path, factory: str) -> Any:
+def bag_of(dags: Path, factory: str = "with_dag") -> DagBag:
     file = dags / "teams" / "team.py"
     file.write_text(f"# airflow DAG\nfrom near_lib.factory_of_dags import {factory}\nmade = {factory}('made')\n")
-    bag = DagBag(str(file))
+    return DagBag(str(file))
+
+
+def parsed(dags: Path, factory: str) -> Any:
+    bag = bag_of(dags, factory)
     assert not bag.import_errors, bag.import_errors
     return bag.dags["made"]
 
@@ -119,21 +123,17 @@ def test_the_file_next_to_the_dags_file_comes_first(dags: Path) -> None:
 
 
 def test_an_error_names_both_places(dags: Path) -> None:
-    file = dags / "teams" / "team.py"
-    file.write_text("# airflow DAG\nfrom near_lib.factory_of_dags import with_dag\nmade = with_dag('made')\n")
     places = f"{dags}/teams/shop.yaml and {dags}/near_lib/shop.yaml do not exist"
-    assert f"source.file: {places}" in str(DagBag(str(file)).import_errors)
+    assert f"source.file: {places}" in str(bag_of(dags).import_errors)
     add_files(dags / "teams")
     (dags / "teams" / "objects").rmdir()
     task = parsed(dags, "with_dag").get_task("send")
     with raises(ConfigurationError, f"{dags}/teams/objects and {dags}/near_lib/objects"):
         BuiltinsHook.of_task(task)
     (dags / "teams" / "triggers.yaml").unlink()
-    assert f"there is no such file in {dags}/teams or in {dags}/near_lib" in str(DagBag(str(file)).import_errors)
+    assert f"there is no such file in {dags}/teams or in {dags}/near_lib" in str(bag_of(dags).import_errors)
 
 
 def test_the_working_folder_is_not_searched(dags: Path) -> None:
     add_files(dags)
-    file = dags / "teams" / "team.py"
-    file.write_text("# airflow DAG\nfrom near_lib.factory_of_dags import with_dag\nmade = with_dag('made')\n")
-    assert "shop.yaml do not exist" in str(DagBag(str(file)).import_errors)
+    assert "shop.yaml do not exist" in str(bag_of(dags).import_errors)

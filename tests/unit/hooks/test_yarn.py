@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,19 @@ from tests.clusters.yarn import ResourceManager
 from tests.unit.messages import raises
 
 
-def connect(monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
-    extra = {} if address is None else {"yarn_resourcemanager_webapp_address": address}
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+@pytest.fixture
+def cluster(connect: Callable[..., None]) -> Callable[[str], None]:
+    """Make the connection to a cluster whose manager has this address."""
+    extra = "yarn_resourcemanager_webapp_address"
+    return lambda address: connect("cluster", conn_type="spark", host="yarn", extra={extra: address})
 
 
 @pytest.mark.parametrize("with_scheme", [True, False])
 def test_it_is_seen_from_its_submit_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_scheme: bool
+    tmp_path: Path, cluster: Callable[[str], None], with_scheme: bool
 ) -> None:
     with ResourceManager(tmp_path) as manager:
-        connect(monkeypatch, manager.url if with_scheme else manager.url.removeprefix("http://"))
+        cluster(manager.url if with_scheme else manager.url.removeprefix("http://"))
         app = manager.submit({"files": [], "application": waiting_app.__file__, "arguments": []})["id"]
         driver = open_driver(DriverAddress("yarn", "cluster", app))
         assert driver.look().state is DriverState.ACTIVE
@@ -64,9 +66,9 @@ def test_each_state_of_an_application_is_understood(
     assert report.url is None
 
 
-def test_an_answer_that_is_no_answer_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_no_answer_is_no_news(tmp_path: Path, cluster: Callable[[str], None]) -> None:
     with ResourceManager(tmp_path) as manager:
-        connect(monkeypatch, manager.url)
+        cluster(manager.url)
         driver = open_driver(DriverAddress("yarn", "cluster", "application_1_1"))
         assert driver.look().state is DriverState.GONE
         driver.stop()
@@ -80,14 +82,11 @@ def test_an_answer_that_is_no_answer_is_no_news(tmp_path: Path, monkeypatch: pyt
         driver.look()
 
 
-def test_a_connection_without_the_managers_address_says_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(monkeypatch, None)
+def test_what_is_missing_to_ask_the_manager_is_said(cluster: Callable[[str], None]) -> None:
+    cluster("")
     with raises(ConfigurationError):
         open_driver(DriverAddress("yarn", "cluster", "application_1_1"))
-
-
-def test_kerberos_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(monkeypatch, "http://127.0.0.1:1")
+    cluster("http://127.0.0.1:1")
     with raises(PreflightError):
         open_driver(DriverAddress("yarn", "cluster", "application_1_1", kerberos=True))
 

@@ -1,0 +1,206 @@
+"""Where connections come from, and how they are written through Airflow's API, as far as that goes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.connections.airflow import gateways
+from airflow_provider_rfr.connections.airflow.gateways import AirflowApi, ApiGateway, DatabaseGateway
+from airflow_provider_rfr.connections.airflow.lookup import as_connection, origin_of
+from airflow_provider_rfr.connections.types import ContentHash, Definition
+from airflow_provider_rfr.exceptions import (
+    AlterationRefusedError,
+    ConfigurationError,
+    ConnectionConflictError,
+    ConnectionRightsError,
+    ConnectionShadowedError,
+    ConnectionValidationError,
+)
+from tests.unit.messages import raises
+
+CANARY = "canary-0f77a1"
+HASHES = ContentHash(b"key", "salt")
+STORED = Definition("shop", "http", host="h", password=CANARY)
+
+
+class MetastoreBackend:
+    """Airflow's database, with one connection."""
+
+    def get_connection(self, conn_id: str) -> Any:
+        return as_connection(STORED)
+
+
+class Vault(MetastoreBackend):
+    """A secrets backend that can be written."""
+
+    def set_conn_value(self, conn_id: str, value: str) -> None:
+        raise AssertionError("nothing is written")
+
+
+@dataclass
+class Api:
+    """Answers each call with the next answer, and remembers the calls."""
+
+    answers: list[Any]
+    calls: list[str] = field(default_factory=list)
+    status: int = 200
+
+    def call(self, method: str, path: list[str], *args: Any, **kwargs: Any) -> Any:
+        self.calls.append(f"{method} {'/'.join(path)}")
+        return SimpleNamespace(status_code=self.status, json=lambda: self.answers.pop(0))
+
+
+@pytest.fixture(autouse=True)
+def database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "worker_backends", lambda: [MetastoreBackend()])
+
+
+def test_a_password_that_the_api_would_leave_there_refuses_the_whole() -> None:
+    api = Api([])
+    gateway = ApiGateway(api)  # type: ignore[arg-type]
+    without = Definition("shop", "http", host="elsewhere")
+    for commit in (gateway.commit, gateway.commit_tested):
+        with raises(AlterationRefusedError):
+            commit(HASHES.of(STORED), HASHES, without)
+    assert api.calls == []
+
+
+def test_a_connection_is_deleted_where_it_is_what_was_read() -> None:
+    api = Api([], status=204)
+    ApiGateway(api).drop(HASHES.of(STORED), HASHES, STORED)  # type: ignore[arg-type]
+    assert api.calls == ["DELETE connections/shop"]
+    with pytest.raises(ConnectionConflictError):
+        ApiGateway(api).drop("another hash", HASHES, STORED)  # type: ignore[arg-type]
+    assert len(api.calls) == 1
+
+
+@pytest.mark.parametrize(("status", "error"), [(403, ConnectionRightsError), (404, ConnectionConflictError)])
+def test_airflow_may_refuse_to_delete_a_connection(status: int, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ApiGateway(Api([], status=status)).drop(HASHES.of(STORED), HASHES, STORED)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gateway", [ApiGateway(Api([])), DatabaseGateway()])  # type: ignore[arg-type]
+def test_a_connection_of_a_secrets_backend_is_neither_renamed_nor_dropped(
+    gateway: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateways, "worker_backends", lambda: [Vault()])
+    monkeypatch.setattr(gateways, "server_backends", lambda: [Vault()])
+    with raises(ConnectionShadowedError):
+        gateway.drop(HASHES.of(STORED), HASHES, STORED)
+    with raises(ConnectionShadowedError):
+        gateway.rename(HASHES.of(STORED), HASHES, STORED, "new")
+
+
+def test_what_airflows_own_test_says_is_told_without_secrets() -> None:
+    api = Api([{"token": "t"}, {"state": "failed", "result_message": f"GET /?key={CANARY} refused"}])
+    gateway = ApiGateway(api)  # type: ignore[arg-type]
+    with raises(ConnectionValidationError):
+        gateway.commit_tested(HASHES.of(STORED), HASHES, STORED)
+
+
+class Away:
+    """A secrets backend that does not answer."""
+
+    def get_connection(self, conn_id: str) -> None:
+        raise TimeoutError(f"canary asked for {conn_id}")
+
+
+class Empty:
+    """One that has nothing."""
+
+    def get_connection(self, conn_id: str) -> None:
+        return None
+
+
+def test_a_backend_that_cant_be_asked_leaves_it_open_which_connection_counts() -> None:
+    assert origin_of("shop", [Empty()]) is None
+    with raises(ConfigurationError) as caught:
+        origin_of("shop", [Empty(), Away(), Empty()])
+    assert "canary" not in str(caught.value)
+
+
+Answer = tuple[int, dict[str, str], str]
+TOKEN: Answer = (201, {}, json.dumps({"access_token": "t"}))
+
+
+class Server(ThreadingHTTPServer):
+    """Answers as it is told, and remembers what it was asked."""
+
+    answers: dict[str, Answer]
+    asked: list[str]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append(self.path)
+        status, headers, body = self.server.answers.get(self.path, (404, {}, ""))
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    do_PATCH = do_POST
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    made = Server(("127.0.0.1", 0), Handler)
+    made.asked = []
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{made.server_port}"
+    settings = {"conn_type": "rfr_http", "host": address, "login": "me", "password": "canary"}
+    monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps(settings))
+
+    def answering(**answers: Answer) -> Server:
+        made.answers = {"/" + name.replace("__", "/"): answer for name, answer in answers.items()}
+        return made
+
+    yield answering
+    made.shutdown()
+    made.server_close()
+
+
+def test_what_is_sent_to_airflow_goes_nowhere_else(server: Callable[..., Server]) -> None:
+    made = server(auth__token=TOKEN, api__v2__connections=(307, {"Location": "/elsewhere"}, ""))
+    with raises(ConfigurationError):
+        AirflowApi().call("PATCH", ["connections"], {"password": "canary"})
+    assert made.asked == ["/auth/token", "/api/v2/connections"]
+
+
+@pytest.mark.parametrize("body", ["<html>", "[]", "{}", "null"])
+def test_what_is_not_airflow_is_told_in_a_line(server: Callable[..., Server], body: str) -> None:
+    server(auth__token=(200, {}, body))
+    assert not AirflowApi().is_there()
+    with raises(ConfigurationError):
+        AirflowApi().call("PATCH", ["connections"])
+
+
+@pytest.mark.parametrize("conn_type", ["http", "generic"])
+def test_other_types_that_name_an_address_serve_too(
+    server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, conn_type: str
+) -> None:
+    address = f"http://127.0.0.1:{server(auth__token=TOKEN).server_port}"
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": conn_type, "host": address, "login": "me"}))
+    assert AirflowApi("other").is_there()
+
+
+def test_a_connection_that_names_no_address_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "postgres", "host": "db", "password": "canary"}))
+    with raises(ConfigurationError):
+        AirflowApi("other").call("GET", ["connections"])
