@@ -41,29 +41,17 @@ def objects(tmp_path: Path) -> Path:
     return folder
 
 
+def place(objects: Path) -> dict[str, Any]:
+    return {"objects": [str(objects)], "project": "acme", "declared_version": "1.0", "lake_conn_id": "lake"}
+
+
 def operate(objects: Path, action: str, **arguments: Any) -> dict[str, Any]:
-    task = BuiltinMigrationOperator(
-        task_id="migrate",
-        action=action,
-        objects=[str(objects)],
-        project="acme",
-        declared_version="1.0",
-        lake_conn_id="lake",
-        **arguments,
-    )
+    task = BuiltinMigrationOperator(task_id="migrate", action=action, **place(objects), **arguments)
     return task.execute({"ti": TaskInstance()})  # type: ignore[typeddict-item]
 
 
 def export(objects: Path, *sinks: str) -> dict[str, Any]:
-    task = SinkOperator(
-        task_id="export",
-        sinks=sinks,
-        objects=[str(objects)],
-        project="acme",
-        declared_version="1.0",
-        lake_conn_id="lake",
-    )
-    return task.execute({})
+    return SinkOperator(task_id="export", sinks=sinks, **place(objects)).execute({})
 
 
 def write(lake: Lake, *numbers: int) -> None:
@@ -95,40 +83,35 @@ def test_what_was_changed_by_hand_fails_the_check_until_somebody_adopts_it(lake:
     assert operate(objects, "check", policies=adopt)["changes"] is False
 
 
-def test_what_stops_a_plan_fails_the_task_without_a_retry(lake: Lake, objects: Path) -> None:
+def test_what_stops_a_plan_fails_the_task_without_a_retry(lake: Lake, objects: Path, tmp_path: Path) -> None:
+    stale = operate(objects, "plan")["plan"]
+    (objects / "ops.yaml").write_text(RUNS % "bigint")
+    with raises(AirflowFailException):
+        operate(objects, "apply", plan=stale)
+    (objects / "ops.yaml").write_text(RUNS % "int")
     operate(objects, "apply")
     (objects / "ops.yaml").write_text(RUNS % "string")
-    for action in ("plan", "apply"):
+    for action in ("plan", "apply", "check"):
         with raises(AirflowFailException):
             operate(objects, action)
     with raises(AirflowFailException):
-        operate(objects, "check")
+        operate(tmp_path / "nowhere", "plan")
 
 
-def test_a_plan_that_is_stale_is_not_applied(lake: Lake, objects: Path) -> None:
-    plan = operate(objects, "plan")["plan"]
-    (objects / "ops.yaml").write_text(RUNS % "bigint")
-    with raises(AirflowFailException):
-        operate(objects, "apply", plan=plan)
-
-
-def test_wrong_arguments_are_told_while_the_dag_is_parsed() -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
         ({"action": "aply"}, "action"),
         ({"policies": {"drfit": "fail"}}, "policies.drfit"),
         ({"policies": {"drift": "perhaps"}}, "drift"),
         ({"policies": {"accept_data_loss": ["all"]}}, "accept_data_loss"),
         ({"action": "check", "plan": {}}, "plan"),
-    ]
-    for wrong, field in cases:
-        with DAG("wrong", schedule=None), pytest.raises(ConfigurationError) as told:
-            BuiltinMigrationOperator(task_id="migrate", **wrong)
-        assert told.value.field == field
-
-
-def test_objects_that_are_not_there_are_named(lake: Lake, tmp_path: Path) -> None:
-    with raises(AirflowFailException):
-        operate(tmp_path / "nowhere", "plan")
+    ],
+)
+def test_wrong_arguments_are_told_while_the_dag_is_parsed(wrong: dict[str, Any], field: str) -> None:
+    with DAG("wrong", schedule=None), pytest.raises(ConfigurationError) as told:
+        BuiltinMigrationOperator(task_id="migrate", **wrong)
+    assert told.value.field == field
 
 
 def test_what_no_retry_helps_is_final_also_before_the_first_sink(lake: Lake, objects: Path) -> None:
@@ -141,10 +124,7 @@ def test_what_no_retry_helps_is_final_also_before_the_first_sink(lake: Lake, obj
 def test_a_sink_that_is_asked_to_stop_ends_after_its_batch_and_goes_on_behind_it(
     lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = SinkOperator(
-        task_id="export", objects=[str(objects)], project="acme", declared_version="1.0", lake_conn_id="lake"
-    )
-
+    task = SinkOperator(task_id="export", **place(objects))
     copy.deepcopy(task).on_kill()
 
     def answer(request: Received) -> tuple[int, bytes]:

@@ -86,29 +86,22 @@ ELSEWHERE = "the checkpoint in the store is ignored: the ledger is in another st
 
 
 @IN_EVERY_STORE
-def test_the_next_try_finds_what_the_last_one_left(airflow: Airflow, caplog: Log) -> None:
+def test_the_next_try_finds_what_the_last_one_left_unless_it_is_missing_or_was_changed(
+    airflow: Airflow, caplog: Log
+) -> None:
+    check_messages(verdict(airflow, caplog, NOW))
     attempt(airflow, None, NOW)
     check_messages(verdict(airflow, caplog, NOW))
+    edited = stored(airflow)
+    edited["tables"][TABLE]["pages"] = 41
+    airflow.plant(edited)
+    assert verdict(airflow, caplog, NOW) == ELSEWHERE
 
 
 def test_the_first_try_misses_nothing(airflow: Airflow, caplog: Log) -> None:
     with caplog.at_level(logging.INFO):
         monitor(airflow, None, first=True)
     assert not caplog.records
-
-
-@IN_EVERY_STORE
-def test_a_missing_checkpoint_is_logged(airflow: Airflow, caplog: Log) -> None:
-    check_messages(verdict(airflow, caplog, NOW))
-
-
-@IN_EVERY_STORE
-def test_a_checkpoint_that_was_changed_by_hand_is_ignored(airflow: Airflow, caplog: Log) -> None:
-    attempt(airflow, None, NOW)
-    edited = stored(airflow)
-    edited["tables"][TABLE]["pages"] = 41
-    airflow.plant(edited)
-    assert verdict(airflow, caplog, NOW) == ELSEWHERE
 
 
 @pytest.mark.parametrize(
@@ -130,11 +123,8 @@ def test_what_somebody_else_wrote_is_ignored(airflow: Airflow, caplog: Log, cont
 @pytest.mark.parametrize(
     "now",
     [
-        header(20, rounds=2, pages=60),
-        header(20, rounds=1, pages=39),
-        header(20, generation=2, pages=40),
-        header(20, epoch=2, pages=40),
-        None,
+        *(header(20, rounds=2, pages=60), header(20, rounds=1, pages=39)),
+        *(header(20, generation=2, pages=40), header(20, epoch=2, pages=40), None),
     ],
     ids=["behind", "ahead", "older generation", "older epoch", "gone"],
 )
@@ -168,17 +158,13 @@ def test_a_store_that_fails_is_named_by_the_kind_of_its_error_alone(
 
 
 @IN_EVERY_STORE
-def test_a_published_refresh_leaves_nothing_for_a_next_try(airflow: Airflow) -> None:
+def test_a_published_refresh_leaves_nothing_for_a_next_try_unless_that_is_wished(airflow: Airflow, caplog: Log) -> None:
     made = monitor(airflow, None, NOW, header(20, rounds=2, pages=50))
     take(made)
     made.published(keep=False)
     take(made)
     assert airflow.store().read() is None
-
-
-def test_a_published_refresh_leaves_its_checkpoint_where_that_is_wished(airflow: Airflow, caplog: Log) -> None:
-    made = attempt(airflow, None, NOW)
-    made.published(keep=True)
+    attempt(airflow, None, NOW).published(keep=True)
     assert "agrees" in verdict(airflow, caplog, NOW)
 
 
@@ -198,11 +184,10 @@ def test_the_instances_of_a_mapped_task_do_not_share_a_checkpoint(kind: str, mon
 def test_tries_without_progress_are_counted_until_one_makes_some(airflow: Airflow) -> None:
     resumed = header(20, epoch=2, attempts=2, rounds=1, pages=40, records=400, partitions_done=2)
     further = header(30, epoch=3, attempts=3, rounds=2, pages=41, records=410, partitions_done=2)
-    assert attempt(airflow, None, None).stalled == 1
-    assert attempt(airflow, None, NOW).stalled == 0
-    assert attempt(airflow, NOW, resumed).stalled == 1
-    assert attempt(airflow, resumed, None).stalled == 2
-    assert attempt(airflow, resumed, further).stalled == 0
+    published = header(40, rounds=1, pages=40, partitions_done=2, state=RefreshState.PUBLISHED, snapshot_id=7)
+    tries = [(None, None, 1), (None, NOW, 0), (NOW, resumed, 1), (resumed, None, 2), (resumed, further, 0)]
+    for before, after, stalled in [*tries, (NOW, published, 0)]:
+        assert attempt(airflow, before, after).stalled == stalled
 
 
 @pytest.mark.parametrize(
@@ -224,18 +209,10 @@ def test_nothing_is_said_of_progress_while_the_ledger_cannot_be_read(airflow: Ai
     assert "can't be compared with the ledger now" in caplog.text
 
 
-def test_a_publish_is_progress(airflow: Airflow) -> None:
-    published = header(40, rounds=1, pages=40, partitions_done=2, state=RefreshState.PUBLISHED, snapshot_id=7)
-    assert attempt(airflow, NOW, published).stalled == 0
-
-
-def test_task_state_never_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_state_never_expires_and_an_airflow_without_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     airflow = installed(Airflow("task_state"), monkeypatch)
     airflow.store().write({"any": "thing"})
     assert list(airflow.supervisor.extras.values()) == [None]
-
-
-def test_an_airflow_without_task_state_is_no_error() -> None:
     store = _TaskStateStore({})  # type: ignore[typeddict-item]
     store.write({"any": "thing"})
     store.clear()
@@ -270,13 +247,10 @@ def test_xcom_is_kept_by_the_task_after_and_shown_by_the_task_itself(monkeypatch
     assert store.place == "the XCom rfr_checkpoint.refresh.-1 of task report"
 
 
-def test_xcom_is_kept_by_the_task_before_where_none_comes_after() -> None:
-    assert _neighbour(Airflow("xcom", after=False, before=True).dag.get_task("refresh")) == "prepare"
-
-
-def test_a_mapped_neighbour_keeps_nothing() -> None:
+def test_xcom_is_kept_by_the_task_before_where_none_comes_after_and_by_no_mapped_one() -> None:
     from airflow.providers.standard.operators.bash import BashOperator
 
+    assert _neighbour(Airflow("xcom", after=False, before=True).dag.get_task("refresh")) == "prepare"
     airflow = Airflow("xcom", after=False)
     airflow.dag.get_task("refresh") >> BashOperator.partial(task_id="many", dag=airflow.dag).expand(bash_command=["a"])
     assert _neighbour(airflow.dag.get_task("refresh")) is None

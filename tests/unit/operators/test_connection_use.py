@@ -25,6 +25,7 @@ pytestmark = pytest.mark.test
 
 __all__ = ["bench"]
 TASK = TaskRef("d", "r", "refresh")
+CONTEXT: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1)}
 STOPPED = {"error": {"type": "RefreshStoppedError", "message": "stopped"}}
 
 
@@ -104,9 +105,8 @@ def test_an_error_of_somebody_elses_is_noted_without_the_secrets_in_it(bench: Be
     def work() -> None:
         raise RuntimeError(f"GET /?key={CANARY} failed")
 
-    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1)}
     with pytest.raises(RuntimeError):
-        running_with(context, "sink", ["shop"], work)
+        running_with(CONTEXT, "sink", ["shop"], work)
     assert use(store).error == "GET /?key=*** failed"
 
 
@@ -128,7 +128,6 @@ def test_work_that_fails_while_its_connection_is_altered_is_done_once_more_and_a
             raise SourceError("refused")
         return "sent"
 
-    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1)}
-    assert running_with(context, "sink", ["shop"], work) == "sent"
+    assert running_with(CONTEXT, "sink", ["shop"], work) == "sent"
     assert len(tries) == 2
     assert (use(store).kind, use(store).state, use(store).token) == ("sink", IDLE, 2)

@@ -34,13 +34,12 @@ def test_the_cluster_is_asked_once_more_for_its_reason(refresh: Refresh) -> None
 
 
 def test_what_the_trigger_saw_is_enough_where_the_cluster_cannot_be_asked(refresh: Refresh) -> None:
+    words = f"the Spark driver {refresh.app} is FAILED with exit code 1; what was read"
     refresh.manager.trouble = 503
-    failure = ended(refresh).failure(refused=False)
-    assert str(failure).startswith(f"the Spark driver {refresh.app} is FAILED with exit code 1; what was read")
+    assert str(ended(refresh).failure(refused=False)).startswith(words)
     refresh.manager.trouble = None
     refresh.manager.forget(refresh.app)
-    failure = ended(refresh).failure(refused=False)
-    assert str(failure).startswith(f"the Spark driver {refresh.app} is FAILED with exit code 1; what was read")
+    assert str(ended(refresh).failure(refused=False)).startswith(words)
 
 
 def test_a_secret_in_the_clusters_words_is_taken_out(refresh: Refresh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,41 +51,40 @@ def test_a_secret_in_the_clusters_words_is_taken_out(refresh: Refresh, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "remedy"), [(2, "correct it and clear the task"), (3, "another run refreshes this table")]
+    ("exit_code", "refused", "remedy"),
+    [
+        (2, False, "correct it and clear the task"),
+        (3, False, "another run refreshes this table"),
+        (1, True, "relax the option that the message names and clear the task"),
+    ],
 )
-def test_an_exit_code_that_no_retry_helps_is_final(refresh: Refresh, exit_code: int, remedy: str) -> None:
+def test_an_end_that_no_retry_helps_is_final(refresh: Refresh, exit_code: int, refused: bool, remedy: str) -> None:
     refresh.end(exit_code)
-    failure = ended(refresh).failure(refused=False)
+    failure = ended(refresh).failure(refused=refused)
     assert isinstance(failure, AirflowFailException)
     assert remedy in str(failure)
 
 
-def test_a_publish_that_was_refused_is_final(refresh: Refresh) -> None:
-    refresh.end(1)
-    failure = ended(refresh).failure(refused=True)
-    assert isinstance(failure, AirflowFailException)
-    assert "relax the option that the message names and clear the task" in str(failure)
-
-
-def test_a_driver_that_ended_well_without_a_publish_is_not_taken_for_one_that_is_done(refresh: Refresh) -> None:
+@pytest.mark.parametrize(
+    ("end", "state", "why"),
+    [
+        (End.DRIVER_OVER, DriverState.SUCCEEDED, "ended well, but the ledger does not say"),
+        (End.LOST, DriverState.UNKNOWN, "could be read for a quarter of an hour"),
+    ],
+)
+def test_only_a_driver_that_was_lost_may_be_found_again_by_the_next_attempt(
+    refresh: Refresh, end: End, state: DriverState, why: str
+) -> None:
     """The parent would find a job that succeeded, try after try."""
-    refresh.end(0)
-    driver = ended(refresh, report=DriverReport(DriverState.SUCCEEDED, "SUCCEEDED", 0))
-    assert "ended well, but the ledger does not say" in str(driver.failure(refused=False))
+    if end is End.DRIVER_OVER:
+        refresh.end(0)
+    driver = ended(refresh, end, DriverReport(state, state.name))
+    assert why in str(driver.failure(refused=False))
     store = FakeStateStore()
     store.set("spark_job_id_0", refresh.app)
     driver.forget(store, "spark_job_id_0")
-    assert store.get("spark_job_id_0") is None
+    assert store.get("spark_job_id_0") == (refresh.app if end is End.LOST else None)
     driver.forget(None, "spark_job_id_0")
-
-
-def test_a_driver_that_was_lost_may_be_found_again_by_the_next_attempt(refresh: Refresh) -> None:
-    driver = ended(refresh, End.LOST, DriverReport(DriverState.UNKNOWN, "UNKNOWN"))
-    assert "could be read for a quarter of an hour" in str(driver.failure(refused=False))
-    store = FakeStateStore()
-    store.set("spark_job_id_0", refresh.app)
-    driver.forget(store, "spark_job_id_0")
-    assert store.get("spark_job_id_0") == refresh.app
 
 
 def test_a_refresh_out_of_time_fails_as_any_task_that_is(refresh: Refresh) -> None:

@@ -41,6 +41,11 @@ def deliver(url: str, table: str) -> dict[str, Any]:
     return task.execute({})
 
 
+def operate(action: str, **more: Any) -> None:
+    place = {"target": "raw.orders", "lake_conn_id": "lake"}
+    WebhookOperationOperator(task_id="operate", action=action, **place, **more).execute({})
+
+
 def told(lake: Lake, folder: Path) -> list[dict[str, Any]]:
     History(open_store(f"sqlite:///{folder}/control.db"), lake.catalog).maintain(always=True)
     found: list[dict[str, Any]] = lake.catalog.load_table(_TABLE).scan().to_arrow().to_pylist()
@@ -56,8 +61,7 @@ def test_every_attempt_is_told_once_and_without_secrets(lake: Lake, tmp_path: Pa
     with Receiver(answer) as receiver:
         assert deliver(receiver.url, "raw.orders")["dead"] == 1
         deploy_logs(lake, tmp_path)
-        operate = WebhookOperationOperator(task_id="replay", action="replay", target="raw.orders", lake_conn_id="lake")
-        operate.execute({})
+        operate("replay")
         assert deliver(receiver.url, "raw.orders")["delivered"] == 1
         deliver(receiver.url, "raw.orders")
     assert not lake.catalog.load_table(_TABLE).metadata.snapshots, "a delivery makes no commit on the history"
@@ -76,13 +80,9 @@ def test_what_ended_without_an_attempt_is_told_too(lake: Lake, tmp_path: Path) -
     with Receiver(lambda request: (503, b"")) as receiver:
         deliver(receiver.url, "raw.orders")
         lake.publish("raw.orders")
-        WebhookOperationOperator(
-            task_id="pause", action="pause", target="raw.orders", trigger="hook", lake_conn_id="lake"
-        ).execute({})
+        operate("pause", trigger="hook")
         deliver(receiver.url, "raw.orders")
-        WebhookOperationOperator(task_id="cancel", action="cancel", target="raw.orders", lake_conn_id="lake").execute(
-            {}
-        )
+        operate("cancel")
         deliver(receiver.url, "raw.orders")
     last = told(lake, tmp_path)[-1]
     assert (last["outcome"], last["attempt"], last["state"]) == ("cancelled", 0, "cancelled")

@@ -97,14 +97,8 @@ class Bench:
         return self.execute(self.make(play or {}, **arguments))
 
     def execute(self, operator: ResumableFullRefreshOperator) -> Any:
-        ti = SimpleNamespace(
-            dag_id="d",
-            run_id="r",
-            task_id="refresh",
-            map_index=-1,
-            stats_tags={},
-            max_tries=operator.retries + self.tries_before_clear,
-        )
+        tries = operator.retries + self.tries_before_clear
+        ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={}, max_tries=tries)
         context = {
             "ti": ti,
             "task": operator,
@@ -171,19 +165,17 @@ def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("without_jvm")
-def test_a_clear_makes_another_run_of_it(bench: Bench) -> None:
+def test_the_key_tells_runs_clears_of_the_task_and_no_other_clears_apart(bench: Bench) -> None:
+    bench.clears_of_the_run = 1
+    bench.run()
+    assert bench.seen["document"]["run"]["key"] == f"{KEY}-0"
     bench.tries_before_clear = 2
     bench.run()
     assert bench.seen["document"]["run"]["key"] == f"{KEY}-2"
-
-
-@pytest.mark.usefixtures("without_jvm")
-def test_a_run_that_was_deleted_and_created_again_under_the_same_id_has_another_key(bench: Bench) -> None:
-    bench.run()
-    first = bench.seen["document"]["run"]["key"]
+    # A run that was deleted and created again under the same id.
     bench.started += timedelta(microseconds=1)
     bench.run()
-    assert bench.seen["document"]["run"]["key"] != first
+    assert bench.seen["document"]["run"]["key"] != f"{KEY}-2"
 
 
 @pytest.mark.usefixtures("without_jvm")
@@ -193,13 +185,6 @@ def test_a_refresh_that_its_run_published_before_is_not_logged_as_read(bench: Be
     log = capfd.readouterr().out
     assert "raw.orders was published already by this run; nothing was read" in log
     assert "Published 4 rows" not in log
-
-
-@pytest.mark.usefixtures("without_jvm")
-def test_a_clear_of_another_task_of_the_run_does_not(bench: Bench) -> None:
-    bench.clears_of_the_run = 1
-    bench.run()
-    assert bench.seen["document"]["run"]["key"] == f"{KEY}-0"
 
 
 def test_secrets_are_in_the_shipped_file_and_nowhere_else(bench: Bench, capfd: Capture) -> None:
@@ -220,18 +205,6 @@ def test_secrets_are_in_the_shipped_file_and_nowhere_else(bench: Bench, capfd: C
     }
     for place, value in shown.items():
         assert "canary-8f1d2c" not in json.dumps(value), place
-
-
-GRANT = {
-    "base_url": "{{ config.base_url }}",
-    "authenticator": {
-        "type": "oauth2",
-        "grant": "refresh_token",
-        "token_url": "/token",
-        "refresh_token": "{{ config.password }}",
-    },
-    "streams": {"orders": {"request": {"path": "/orders"}}},
-}
 
 
 def test_the_driver_gets_the_control_store_in_its_private_file_alone(
@@ -262,52 +235,30 @@ def test_the_driver_runs_this_python_and_none_of_airflows_settings(bench: Bench)
     assert not [name for name in environment if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))]
 
 
-@pytest.mark.usefixtures("without_jvm")
-def test_the_drivers_lines_are_relayed_without_rounds_and_figures(bench: Bench, capfd: Capture) -> None:
-    bench.run()
-    log = capfd.readouterr().out
-    assert "a line of the driver" in log
-    assert "round 1" not in log
-    assert "snapshot_id" not in log
-
-
-@pytest.mark.usefixtures("without_jvm")
-def test_an_error_that_no_retry_helps_fails_the_task_for_good(bench: Bench) -> None:
-    error = {"type": "RefreshFailedError", "cause": "AuthenticationError", "message": "401", "stream": "orders"}
-    with raises(AirflowFailException):
-        bench.run({"last_word": {"error": error, "errors": [error]}})
-    assert not Path(bench.seen["path"]).exists()
-
-
-@pytest.mark.usefixtures("without_jvm")
-def test_another_error_is_left_to_the_retry(bench: Bench) -> None:
-    with raises(SourceError):
-        bench.run({"last_word": {"error": {"type": "SourceError", "message": "the API is down"}}})
+REFUSED = {"type": "RefreshFailedError", "cause": "AuthenticationError", "message": "401", "stream": "orders"}
 
 
 @pytest.mark.usefixtures("without_jvm")
 @pytest.mark.parametrize(
-    "play",
+    ("last_word", "kind"),
     [
-        {"last_word": {"error": {"type": "SourceError", "message": "the API is down"}}},
-        {"last_word": {"error": {"type": "SchemaError", "message": "no 100% match"}}},
+        ({"error": {"type": "SourceError", "message": "the API is down"}}, SourceError),
+        ({"error": {"type": "SchemaError", "message": "no 100% match"}}, AirflowFailException),
+        ({"error": REFUSED, "errors": [REFUSED]}, AirflowFailException),
     ],
 )
-def test_the_last_line_of_a_failed_task_is_its_reason_without_sparks_shutdown(
-    bench: Bench, capfd: Capture, play: dict[str, Any]
+def test_a_failed_task_raises_and_logs_its_reason_last_without_sparks_shutdown_rounds_and_figures(
+    bench: Bench, capfd: Capture, last_word: dict[str, Any], kind: type[Exception]
 ) -> None:
-    with pytest.raises(Exception) as failure:
-        bench.run(play)
-    lines = capfd.readouterr().out.splitlines()
+    with raises(kind) as failure:
+        bench.run({"last_word": last_word})
+    log = capfd.readouterr().out
+    lines = log.splitlines()
     assert str(failure.value) in lines[-1]
     assert "error" in lines[-1].lower()
-    assert not [line for line in lines if "MapOutputTracker" in line]
-
-
-def test_a_setting_that_is_wrong_is_the_last_line_too(bench: Bench, capfd: Capture) -> None:
-    with pytest.raises(AirflowFailException) as failure:
-        bench.run(api_conn_id="nobody")
-    assert str(failure.value) in capfd.readouterr().out.splitlines()[-1]
+    assert "a line of the driver" in log
+    assert [text for text in ("MapOutputTracker", "round 1", '"type": "') if text in log] == []
+    assert not Path(bench.seen["path"]).exists()
 
 
 @pytest.mark.usefixtures("without_jvm")
@@ -318,6 +269,7 @@ def test_a_try_that_never_reached_the_ledger_is_known_to_have_stalled(bench: Ben
         assert bench.operator is not None
         assert bench.operator.stalled_tries == tries
         assert bench.store.get("rfr")["stalled"] == tries
+        assert not Path(bench.seen["path"]).exists()
 
 
 @pytest.mark.usefixtures("without_jvm")
@@ -327,25 +279,6 @@ def test_a_published_refresh_leaves_no_checkpoint_unless_it_is_to_be_kept(bench:
     assert bench.store.get("rfr") == {"mine": True}
     bench.run()
     assert bench.store.get("rfr") is None
-
-
-def test_a_killed_driver_is_told_as_such(bench: Bench) -> None:
-    with raises(RefreshFailedError):
-        bench.run({"kill": True})
-    assert not Path(bench.seen["path"]).exists()
-
-
-def test_a_missing_spark_connection_says_what_to_make(bench: Bench) -> None:
-    with raises(AirflowFailException):
-        bench.run(conn_id="nowhere")
-
-
-def test_a_python_driver_in_a_standalone_cluster_is_refused_before_the_submit(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "spark://127.0.0.1:1"}))
-    with raises(AirflowFailException):
-        bench.run(deploy_mode="cluster")
 
 
 def test_in_a_cluster_the_configuration_travels_as_a_file_and_the_package_with_it(
@@ -370,10 +303,21 @@ def test_in_a_cluster_the_configuration_travels_as_a_file_and_the_package_with_i
     assert not Path(files[1]).exists()
 
 
-def test_a_missing_lake_connection_fails_before_anything_is_submitted(bench: Bench) -> None:
-    with raises(AirflowFailException):
-        bench.run(lake_conn_id="nowhere")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *({"lake_conn_id": "nowhere"}, {"api_conn_id": "nobody"}, {"conn_id": "nowhere"}),
+        {"conn_id": "standalone", "deploy_mode": "cluster"},
+    ],
+)
+def test_a_setting_that_is_wrong_fails_the_task_before_anything_is_submitted(
+    bench: Bench, capfd: Capture, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_STANDALONE", json.dumps({"conn_type": "spark", "host": "spark://127.0.0.1:1"}))
+    with raises(AirflowFailException) as failure:
+        bench.run(**arguments)
     assert not bench.report.exists()
+    assert str(failure.value) in capfd.readouterr().out.splitlines()[-1]
 
 
 @pytest.mark.usefixtures("without_jvm")

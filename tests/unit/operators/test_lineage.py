@@ -22,12 +22,8 @@ FIGURES = {"raw.orders": {"rows": 3, "snapshot_id": 41}}
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeDocument:
-    properties = {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/c.db",
-        "warehouse": f"file://{tmp_path}/w",
-        "s3.secret-access-key": "canary-77a0",
-    }
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
+    properties["s3.secret-access-key"] = "canary-77a0"
     catalog = open_catalog(LakeSettings("rfr", properties))
     catalog.create_namespace("raw")
     catalog.create_table("raw.orders", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))]))
@@ -60,12 +56,9 @@ def test_a_published_table_has_rows_columns_snapshot_and_place(lake: LakeDocumen
     assert "canary-77a0" not in json.dumps(whole)
 
 
-def test_an_append_overwrites_nothing(lake: LakeDocument) -> None:
+def test_an_append_overwrites_nothing_and_what_was_not_published_is_named_and_no_more(lake: LakeDocument) -> None:
     [table] = told(Lineage("x", {"orders": "raw.orders"}, "append", lake, FIGURES))["outputs"]
     assert "lifecycleStateChange" not in table["facets"]
-
-
-def test_what_was_not_published_is_named_and_no_more(lake: LakeDocument) -> None:
     [table] = told(Lineage("x", {"orders": "raw.orders"}, "replace", lake))["outputs"]
     assert (table["facets"], table["outputFacets"]) == ({}, {})
 

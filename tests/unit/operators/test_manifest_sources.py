@@ -141,21 +141,20 @@ def test_a_declared_source_has_its_manifest_beside_the_declaration(folder: Path)
         "  source:\n    manifest: ../manifest.yaml\n    components: ../components.py\n"
         "    config: {start_date: '2024-01-01'}\n  streams: [Ad Sets]\n  api_conn_id: ads\n"
     )
-    (found,) = declared_sources([str(objects)], project="acme", declared_version="1.0")
-    with DAG("d", schedule=None):
-        task = found.refresh()
+
+    def refresh() -> ResumableFullRefreshOperator:
+        (found,) = declared_sources([str(objects)], project="acme", declared_version="1.0")
+        with DAG("d", schedule=None):
+            return found.refresh()
+
+    task = refresh()
     assert (task.streams, task.target) == (["Ad Sets"], "raw.ads")
     assert task.source["manifest"] == str(folder / "manifest.yaml")
     shipped = shipped_source(task.source, ())
     assert shipped["components"] == "VALUE = 1\n\n"
     assert shipped["manifest"]["streams"][0]["name"] == "Ad Sets"
-    declaration.write_text(declaration.read_text().replace("../components.py", "nope.py"))
-    (found,) = declared_sources([str(objects)], project="acme", declared_version="1.0")
-    with raises(ConfigurationError):
-        found.refresh()
-    declaration.write_text(
-        declaration.read_text().replace("nope.py", "../components.py").replace("start_date", "api_key")
-    )
-    (found,) = declared_sources([str(objects)], project="acme", declared_version="1.0")
-    with raises(ConfigurationError):
-        found.refresh()
+    text = declaration.read_text()
+    for right, wrong in (("../components.py", "nope.py"), ("start_date", "api_key")):
+        declaration.write_text(text.replace(right, wrong))
+        with raises(ConfigurationError):
+            refresh()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,9 @@ from airflow_provider_rfr.triggers.commit import CommitTrigger
 from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.cli import calls
 from tests.unit.messages import raises
+from tests.unit.operators.test_declared_sources import parse_ready_dag
 from tests.unit.triggers.lake import Lake
 
-ROOT = Path(__file__).resolve().parents[3]
 RUNS = """
 kind: table
 name: ops.Runs
@@ -148,7 +146,7 @@ def submitted(task: RefreshMaterializedViewOperator, monkeypatch: pytest.MonkeyP
     return documents
 
 
-def test_spark_is_submitted_only_if_something_came(
+def test_spark_is_submitted_only_if_something_came_or_somebody_insists(
     lake: Lake, objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(objects, tmp_path)
@@ -156,6 +154,11 @@ def test_spark_is_submitted_only_if_something_came(
     documents = submitted(task, monkeypatch)
     assert task.execute({}) == {"ops.daily": {"name": "ops.daily", "state": "unchanged"}}
     assert not documents
+    forced = operator(force=True)
+    documents_of_forced = submitted(forced, monkeypatch)
+    forced.execute({})
+    assert documents_of_forced[0]["refresh"] == {"names": [], "force": True}
+    documents = submitted(task, monkeypatch)
     write(lake, 1)
     assert task.execute({})["ops.daily"]["state"] == "refreshed"
     (document,) = documents
@@ -164,30 +167,14 @@ def test_spark_is_submitted_only_if_something_came(
     assert not {"spec", "plan"} & document.keys()
 
 
-def test_who_insists_gets_spark_in_any_case(
-    lake: Lake, objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_view_is_refreshed_once_it_is_deployed_under_its_name_and_its_schedule_is_nothing_to_deploy(
+    lake: Lake, objects: Path, tmp_path: Path
 ) -> None:
-    deploy(objects, tmp_path)
-    task = operator(force=True)
-    documents = submitted(task, monkeypatch)
-    task.execute({})
-    assert documents[0]["refresh"] == {"names": [], "force": True}
-
-
-def test_a_name_that_no_deploy_knows_fails_without_a_retry(lake: Lake, objects: Path, tmp_path: Path) -> None:
-    deploy(objects, tmp_path)
-    with raises(AirflowFailException):
-        operator(views=["ops.runs"]).execute({})
-
-
-def test_a_run_waits_until_the_view_is_deployed(lake: Lake, objects: Path, tmp_path: Path) -> None:
     assert not only(objects).is_deployed()
     deploy(objects, tmp_path)
     assert only(objects).is_deployed()
-
-
-def test_when_a_view_is_refreshed_is_nothing_to_deploy(lake: Lake, objects: Path, tmp_path: Path) -> None:
-    deploy(objects, tmp_path)
+    with raises(AirflowFailException):
+        operator(views=["ops.runs"]).execute({})
     with (objects / "ops.yaml").open("a") as file:
         file.write("refresh: {schedule: '@daily'}\n")
     assert hook(objects).plan().steps == ()
@@ -254,12 +241,7 @@ refresh: {shedule: "0 4 * * *"}
 
 def test_the_ready_dags_parse_without_a_connection_and_are_started_by_what_the_views_read(objects: Path) -> None:
     declare(objects, MORE)
-    environment = {"RFR_BUILTIN_OBJECTS": str(objects), "PATH": "/usr/bin:/bin", "AIRFLOW_HOME": str(objects / "home")}
-    done = subprocess.run(
-        [sys.executable, "-c", READY], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    *dags, failure = done.stdout.splitlines()[-4:]
+    *dags, failure = parse_ready_dag(objects, READY)[-4:]
     assert dags == [
         "refresh_ops.daily ['deployed', 'refresh'] Asset or @once ['ops.Runs', 'raw.orders']",
         "refresh_ops.nightly ['deployed', 'refresh'] 0 4 * * * []",

@@ -95,42 +95,23 @@ def test_where_the_driver_ran_elsewhere_the_ledger_gives_the_result(monkeypatch:
     found = reader.published("raw.orders", "d/r/t/-1/0")
     assert found is not None
     result = result_of_ledger({"orders": "raw.orders"}, {"raw.orders": found})
-    assert (result["stream"], result["target"]) == ("orders", "raw.orders")
-    assert {key: result[key] for key in ("generation", "snapshot_id", "rows", "attempts")} == {
-        "generation": 3,
-        "snapshot_id": "99",
-        "rows": 1000,
-        "attempts": 2,
-    }
-    assert result["schema_changes"] == "add note string"
+    names = ("stream", "target", "generation", "snapshot_id", "rows", "attempts", "schema_changes")
+    assert [result[name] for name in names] == ["orders", "raw.orders", 3, "99", 1000, 2, "add note string"]
 
 
 def test_where_the_ledger_has_a_newer_generation_the_targets_commit_gives_the_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    summary = {
-        "snapshot-id": "7",
-        "rfr.generation": "3",
-        "rfr.pages": "10",
-        "rfr.rows": "90",
-        "rfr.run-key": "d/r/t/-1/0",
-    }
+    summary = {"snapshot-id": "7", "rfr.generation": "3", "rfr.pages": "10", "rfr.rows": "90"}
+    summary["rfr.run-key"] = "d/r/t/-1/0"
     commits_are(monkeypatch, **{"d/r/t/-1/0": summary})
     reader = Reader(run_key="d/r2/t/-1/0")
     assert reader.published("raw.orders", "d/r3/t/-1/0") is None
     found = {"raw.orders": reader.published("raw.orders", "d/r/t/-1/0"), "raw.items": {"rows": 1, "pages": 2}}
     result = result_of_ledger({"orders": "raw.orders", "items": "raw.items"}, found)
     assert (result["rows"], result["pages"], result["pages_refetched"]) == (91, 12, 0)
-    expected = {
-        "stream": "orders",
-        "target": "raw.orders",
-        "snapshot_id": "7",
-        "generation": 3,
-        "pages": 10,
-        "rows": 90,
-        "schema_changes": None,
-    }
-    assert result["streams"]["orders"] == expected
+    expected = {"stream": "orders", "target": "raw.orders", "snapshot_id": "7", "generation": 3}
+    assert result["streams"]["orders"] == {**expected, "pages": 10, "rows": 90, "schema_changes": None}
 
 
 @pytest.mark.parametrize(
@@ -169,12 +150,7 @@ def test_an_error_is_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [
-        (-9, "ended by SIGKILL (often for its memory)"),
-        (137, "ended by SIGKILL"),
-        (143, "ended by SIGTERM"),
-        (7, "code 7"),
-    ],
+    [(-9, "ended by SIGKILL (often for its memory)"), (137, "ended by SIGKILL"), (143, "by SIGTERM"), (7, "code 7")],
 )
 def test_a_driver_without_figures_is_described_by_its_exit_code(code: int, words: str) -> None:
     error = failure_of_driver(None, code)

@@ -4,6 +4,8 @@ import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pytest
+
 from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.operators._checkpoints import ProgressMonitor
 from airflow_provider_rfr.refresh.follow import LedgerFollower
@@ -112,23 +114,15 @@ def test_an_earlier_generation_is_not_shown_again() -> None:
     assert follow(old, old, old) == ([], [])
 
 
-def test_a_single_chain_is_estimated_by_the_last_refreshs_rows() -> None:
-    now = header(10, partitions=1, pages=10, records=1000, rounds=1, previous_rows=4000)
-    assert Progress.of(now).seconds_left == 30
+@pytest.mark.parametrize(("total", "seconds"), [({"previous_rows": 4000}, 30), ({}, None)])
+def test_a_single_chain_is_estimated_by_the_last_refreshs_rows(total: dict[str, int], seconds: int | None) -> None:
+    now = header(10, partitions=1, pages=10, records=1000, rounds=1, **total)
+    assert Progress.of(now).seconds_left == seconds
 
 
-def test_nothing_is_estimated_where_the_total_is_unknown() -> None:
-    now = header(10, partitions=1, pages=10, records=1000, rounds=1)
-    assert Progress.of(now).seconds_left is None
-
-
-def test_a_ledger_that_cannot_be_read_now_is_asked_again() -> None:
-    lines, _ = follow(None, OSError("postgresql://me:s3cret@db"), header(10, rounds=1, pages=5))
+def test_a_ledger_that_cannot_be_read_now_is_asked_again_and_named_once_by_the_kind_of_its_error(caplog: Any) -> None:
+    lines, _ = follow(None, OSError("me:s3cret@db"), OSError("me:s3cret@db"), header(1, rounds=1, pages=5))
     assert len(lines) == 1
-
-
-def test_an_error_is_named_once_and_by_its_kind_alone(caplog: Any) -> None:
-    follow(None, OSError("me:s3cret@db"), OSError("me:s3cret@db"), header(1, rounds=1))
     assert [record.getMessage() for record in caplog.records] == [
         "the ledger of raw.orders can't be read (OSError); the refresh continues"
     ]

@@ -11,8 +11,6 @@ import pytest
 from airflow_provider_rfr.operators.full_refresh import _airflow_run
 from airflow_provider_rfr.refresh.config import _AirflowRun
 
-TI = SimpleNamespace(dag_id="shop", run_id="manual__1", task_id="group.refresh", map_index=2)
-
 
 @pytest.mark.parametrize(
     ("more", "logical_date"),
@@ -22,19 +20,13 @@ TI = SimpleNamespace(dag_id="shop", run_id="manual__1", task_id="group.refresh",
         ({}, None),
     ],
 )
-def test_the_task_is_told_as_webhooks_name_it(more: dict[str, Any], logical_date: str | None) -> None:
-    context: Any = {"ti": TI, **more}
+@pytest.mark.parametrize(("map_index", "shown"), [(2, 2), (None, -1)])
+def test_the_task_is_told_as_webhooks_name_it(
+    more: dict[str, Any], logical_date: str | None, map_index: int | None, shown: int
+) -> None:
+    ti = SimpleNamespace(dag_id="shop", run_id="manual__1", task_id="group.refresh", map_index=map_index)
+    context: Any = {"ti": ti, **more}
     found = _airflow_run(context)
-    assert found == {
-        "dag_id": "shop",
-        "dag_run_id": "manual__1",
-        "task_id": "group.refresh",
-        "map_index": 2,
-        "logical_date": logical_date,
-    }
-    assert _AirflowRun.model_validate(found).map_index == 2
-
-
-def test_a_task_that_is_not_mapped_has_the_index_minus_one() -> None:
-    context: Any = {"ti": SimpleNamespace(**{**vars(TI), "map_index": None})}
-    assert _airflow_run(context)["map_index"] == -1
+    place = {"dag_id": "shop", "dag_run_id": "manual__1", "task_id": "group.refresh", "map_index": shown}
+    assert found == {**place, "logical_date": logical_date}
+    assert _AirflowRun.model_validate(found).map_index == shown

@@ -1,3 +1,5 @@
+"""The files and the environment of a submitted application."""
+
 from __future__ import annotations
 
 import os
@@ -12,6 +14,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import PreflightError
 from airflow_provider_rfr.operators import submit
+from airflow_provider_rfr.operators.submit import _python_environment, spark_environment
 from airflow_provider_rfr.refresh.process import process_started
 from tests.unit.messages import raises
 
@@ -36,16 +39,11 @@ def test_the_configuration_is_readable_for_its_owner_alone_whatever_the_umask() 
         os.umask(before)
 
 
-def test_it_is_gone_after_an_error_too() -> None:
-    with pytest.raises(RuntimeError), submit.private_folder() as folder:
-        submit._write_config(folder, {})
+def test_it_is_gone_after_an_error_too_and_names_differ_because_files_share_the_drivers_folder() -> None:
+    with pytest.raises(RuntimeError), submit.private_folder() as folder, submit.private_folder() as other:
+        assert submit._write_config(folder, {}).name != submit._write_config(other, {}).name
         raise RuntimeError
-    assert not folder.exists()
-
-
-def test_names_differ_between_attempts_because_files_share_the_drivers_folder() -> None:
-    with submit.private_folder() as one, submit.private_folder() as other:
-        assert submit._write_config(one, {}).name != submit._write_config(other, {}).name
+    assert not (folder.exists() or other.exists())
 
 
 def test_what_a_killed_attempt_left_is_swept_by_the_next() -> None:
@@ -81,16 +79,8 @@ def test_a_folder_that_somebody_else_could_have_made_is_not_trusted(own_temporar
 def test_executors_get_the_domain_and_no_airflow(tmp_path: Path) -> None:
     archive = submit.zip_package(tmp_path)
     names = zipfile.ZipFile(archive).namelist()
-    modules = {
-        "__init__.py",
-        "databases.py",
-        "documents.py",
-        "exceptions.py",
-        "lazy.py",
-        "numbers.py",
-        "text.py",
-        "threads.py",
-    }
+    modules = {f"{name}.py" for name in ("__init__", "databases", "documents", "exceptions", "lazy", "numbers")}
+    modules |= {"text.py", "threads.py"}
     assert {name.split("/")[1] for name in names} == modules | {"http", "streams", "lake", "refresh"}
     code = "import sys, airflow_provider_rfr.refresh.engine as m; assert m.__file__.startswith(sys.path[0]), m.__file__"
     code += "; assert 'airflow' not in sys.modules"
@@ -113,3 +103,57 @@ def test_a_migration_takes_along_what_it_imports(tmp_path: Path) -> None:
 
 def test_the_application_is_found() -> None:
     assert submit.application_path("full_refresh").is_file()
+
+
+SCRIPTS = Path(sys.executable).parent
+OURS = {"PATH": f"{SCRIPTS}:/usr/bin"}
+
+
+def spark_at(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "spark-submit").write_text("#!/bin/sh\n")
+    (folder / "spark-submit").chmod(0o755)
+    return folder
+
+
+def test_a_spark_that_pip_installed_is_told_its_home_and_put_on_the_path() -> None:
+    for path in (f"{SCRIPTS}:/usr/bin", "/usr/bin"):
+        environment = spark_environment("spark-submit", {"PATH": path})
+        assert Path(environment["SPARK_HOME"], "jars").is_dir()
+        assert environment["PATH"].startswith(str(SCRIPTS))
+
+
+def test_another_spark_on_the_path_is_left_as_it_is(tmp_path: Path) -> None:
+    assert spark_environment("spark-submit", {"PATH": str(spark_at(tmp_path / "bin"))}) == {}
+
+
+def test_the_spark_that_spark_home_names_is_put_on_the_path(tmp_path: Path) -> None:
+    scripts = spark_at(tmp_path / "spark" / "bin")
+    environment = spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path / "spark")})
+    assert environment == {"PATH": f"{scripts}{os.pathsep}/nowhere"}
+
+
+def test_where_there_is_no_spark_the_error_says_how_to_get_one(tmp_path: Path) -> None:
+    with raises(PreflightError):
+        spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path)})
+    (tmp_path / "bin").mkdir()
+    with raises(PreflightError):
+        spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path)})
+
+
+def test_a_driver_runs_this_python_and_local_executors_too_unless_the_user_chose_one() -> None:
+    local, elsewhere = (_python_environment({}, {}, local=is_local) for is_local in (True, False))
+    assert (local["PYSPARK_PYTHON"], local["SPARK_LOCAL_IP"]) == (sys.executable, "127.0.0.1")
+    assert elsewhere["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert not {"PYSPARK_PYTHON", "SPARK_LOCAL_IP"} & elsewhere.keys()
+    assert "PYSPARK_PYTHON" not in _python_environment({}, {"PYSPARK_PYTHON": "/opt/python"}, local=True)
+
+
+def test_the_driver_finds_a_sources_class_where_airflow_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_shop.py").write_text("raise SystemExit('not to be imported here')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    environment = _python_environment({"class": "my_shop:Orders"}, {"PYTHONPATH": "/given"}, local=True)
+    assert str(tmp_path) in environment["PYTHONPATH"].split(":")
+    assert environment["PYTHONPATH"].endswith(":/given")

@@ -28,21 +28,20 @@ def operate(action: str, **arguments: Any) -> Any:
     return task.execute({})
 
 
-def test_a_dead_delivery_is_replayed_under_its_id(lake: Lake, receiver: Receiver) -> None:
-    commit = lake.publish("raw.orders")
+def test_a_dead_delivery_is_replayed_under_its_id_and_never_made_once_it_is_cancelled(
+    lake: Lake, receiver: Receiver
+) -> None:
+    dead = delivery_id(lake.publish("raw.orders"), "shop/hook")
     receiver.answer = lambda request: (400, b"")
     assert deliver(receiver)["dead"] == 1
     receiver.answer = lambda request: (200, b"")
-    assert operate("replay", target="raw.orders") == [delivery_id(commit, "shop/hook")]
+    assert operate("replay", target="raw.orders") == [dead]
     assert deliver(receiver)["delivered"] == 1
-    assert {request.delivery_id for request in receiver.requests} == {delivery_id(commit, "shop/hook")}
-
-
-def test_a_cancelled_delivery_is_never_made(lake: Lake, receiver: Receiver) -> None:
-    commit = lake.publish("raw.orders")
+    assert {request.delivery_id for request in receiver.requests} == {dead}
+    second = delivery_id(lake.publish("raw.orders"), "shop/hook")
     receiver.answer = lambda request: (400, b"")
     deliver(receiver)
-    assert operate("cancel", delivery_ids=delivery_id(commit, "shop/hook")) == [delivery_id(commit, "shop/hook")]
+    assert operate("cancel", delivery_ids=second) == [second]
     assert operate("replay", target="raw.orders") == []
 
 

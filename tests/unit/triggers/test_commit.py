@@ -34,11 +34,6 @@ class AssetState:
         self.kept[key] = value
 
 
-@pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    return Lake(tmp_path, monkeypatch)
-
-
 def watcher(memory: AssetState | None) -> CommitTrigger:
     trigger = CommitTrigger("raw.orders", asset="orders", lake_conn_id="lake", poll_interval=0.01)
     trigger.asset_state_store = memory  # type: ignore[assignment]
@@ -52,6 +47,18 @@ async def events(trigger: CommitTrigger | CommitReachedTrigger, count: int) -> l
         return [(await asyncio.wait_for(anext(stream), SOON)).payload for _ in range(count)]
     finally:
         await stream.aclose()
+
+
+def ids(trigger: CommitTrigger, count: int = 1) -> list[str]:
+    """Snapshots of the first events."""
+    return [event["snapshot_id"] for event in asyncio.run(events(trigger, count))]
+
+
+def looked(memory: AssetState | None = None) -> AssetState:
+    """What a trigger remembers that has looked at the table, and was ended."""
+    memory = memory or AssetState()
+    asyncio.run(nothing(watcher(memory), memory))
+    return memory
 
 
 async def nothing(trigger: CommitTrigger | CommitReachedTrigger, memory: AssetState | None = None) -> None:
@@ -113,37 +120,37 @@ def test_every_commit_after_the_first_look_is_told_once_and_in_order(lake: Lake)
 
 def test_commits_made_while_no_triggerer_ran_are_told_afterwards(lake: Lake) -> None:
     lake.commit("raw.orders")
-    memory = AssetState()
-    asyncio.run(nothing(watcher(memory), memory))
+    memory = looked()
     missed = [lake.commit("raw.orders") for _ in range(3)]
-    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 3))] == missed
+    assert ids(watcher(memory), 3) == missed
 
 
 def test_a_triggerer_that_dies_after_an_event_tells_it_again_and_loses_none(lake: Lake) -> None:
     lake.commit("raw.orders")
-    memory = AssetState()
-    asyncio.run(nothing(watcher(memory), memory))
+    memory = looked()
     first, second = lake.commit("raw.orders"), lake.commit("raw.orders")
     # The stream is closed where the event has been given and not yet been noted.
-    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [first]
-    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 2))] == [first, second]
+    assert ids(watcher(memory)) == [first]
+    assert ids(watcher(memory), 2) == [first, second]
 
 
-def test_the_first_commit_of_a_table_that_was_not_there_is_told(lake: Lake) -> None:
+@pytest.mark.parametrize("kept", [{}, {"rfr_commit_seen": {"sequence": "?"}}])
+def test_the_first_commit_of_a_table_that_was_not_there_is_told(lake: Lake, kept: dict[str, Any]) -> None:
+    """Also where the memory says something else, which is no memory."""
     memory = AssetState()
-    asyncio.run(nothing(watcher(memory), memory))
+    memory.kept |= kept
+    looked(memory)
     snapshot = lake.commit("raw.orders")
-    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [snapshot]
+    assert ids(watcher(memory)) == [snapshot]
 
 
 def test_a_table_made_anew_is_told_from_its_first_commit(lake: Lake) -> None:
     for _ in range(3):
         lake.commit("raw.orders")
-    memory = AssetState()
-    asyncio.run(nothing(watcher(memory), memory))
+    memory = looked()
     lake.drop("raw.orders")
     made_anew = [lake.commit("raw.orders") for _ in range(5)]
-    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 5))] == made_anew
+    assert ids(watcher(memory), 5) == made_anew
 
 
 def test_without_a_memory_the_next_commit_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,15 +171,6 @@ def test_without_a_memory_the_next_commit_is_told(lake: Lake, monkeypatch: pytes
 
     snapshot, told = asyncio.run(watch())
     assert [one["snapshot_id"] for one in told] == [snapshot]
-
-
-def test_a_memory_that_says_something_else_is_no_memory(lake: Lake) -> None:
-    lake.commit("raw.orders")
-    memory = AssetState()
-    memory.kept["rfr_commit_seen"] = {"sequence": "?"}
-    asyncio.run(nothing(watcher(memory), memory))
-    snapshot = lake.commit("raw.orders")
-    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [snapshot]
 
 
 def test_a_wait_for_several_tables_ends_once_all_have_a_late_commit(lake: Lake) -> None:
@@ -306,10 +304,10 @@ def test_a_compaction_is_no_commit(lake: Lake) -> None:
     memory.kept["rfr_commit_seen"] = [str(table.metadata.table_uuid), 1]
     asyncio.run(events(watcher(memory), 1))
     memory.kept["rfr_commit_seen"] = [str(table.metadata.table_uuid), 2]
-    asyncio.run(nothing(watcher(memory), memory))
+    looked(memory)
     assert memory.kept["rfr_commit_seen"] == [str(table.metadata.table_uuid), 3]
     last = lake.commit("raw.orders")
-    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [last]
+    assert ids(watcher(memory)) == [last]
     newest = reader.newest_after(["raw.orders"], since, {})
     assert newest is not None
     assert newest["raw.orders"]["snapshot_id"] == last

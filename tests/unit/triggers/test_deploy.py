@@ -75,18 +75,13 @@ def test_each_content_that_is_not_deployed_is_announced_once(lake: Lake, objects
     assert first["plan_hash"] != second["plan_hash"]
 
 
-def test_what_is_deployed_is_not_announced_after_a_triggerer_s_restart(lake: Lake, objects: Path) -> None:
+@pytest.mark.parametrize("comment", ["", "# why\n"])
+def test_what_is_deployed_is_not_announced_after_a_triggerer_s_restart(lake: Lake, objects: Path, comment: str) -> None:
     deploy(objects)
+    (objects / "ops.yaml").write_text(comment + TABLE % "int")
     memory = AssetState()
     asyncio.run(nothing(watcher(objects, memory).run(), memory, None))
     assert memory.kept["rfr_deploy_announced"]
-
-
-def test_a_comment_in_a_file_that_changes_nothing_is_not_announced(lake: Lake, objects: Path) -> None:
-    deploy(objects)
-    (objects / "ops.yaml").write_text("# why\n" + TABLE % "int")
-    memory = AssetState()
-    asyncio.run(nothing(watcher(objects, memory).run(), memory, None))
 
 
 def test_a_mistake_in_a_declaration_is_announced_with_what_is_wrong(lake: Lake, objects: Path) -> None:
