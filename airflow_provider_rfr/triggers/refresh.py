@@ -27,10 +27,7 @@ from airflow_provider_rfr.hooks.spark import (
     DriverState,
     open_driver,
 )
-from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.refresh.follow import LedgerFollower, Outages, ProgressPoint
-from airflow_provider_rfr.refresh.follow import LedgerFollower, Outages
-from airflow_provider_rfr.refresh.status import ProgressPoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,6 @@ from airflow_provider_rfr.builtins import BuiltinObject, Kind
 from airflow_provider_rfr.builtins.desired import DesiredObject
 from airflow_provider_rfr.builtins.model import SinkSpec, dumps
 from airflow_provider_rfr.builtins.planner import record_of
-from airflow_provider_rfr.connections import parse_statement
-from airflow_provider_rfr.builtins.model import SinkSpec
-from airflow_provider_rfr.builtins.state import dumps
 from airflow_provider_rfr.connections._journal import _REMOVED
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import (
