@@ -236,7 +236,10 @@ def problems_of(
             value, place = item.get("ctx", {}).get("tag"), (*place, "type")
             remedy = f"allowed: {', '.join(tags)}" if value is None else suggestion(str(value), tags)
         path = ".".join(map(str, place))
-        text = _shown_value(value) if shows(path) else ""
+        text = ""
+        if shows(path):
+            is_plain = isinstance(value, (str, int, float, bool, type(None)))
+            text = cut(repr(value), _LONGEST_VALUE) if is_plain else type(value).__name__
         if kind in _NO_MAPPING:
             remedy = _mapping_remedy(wanted, tags, text)
         shown = f" (it is {text})" if text and kind not in _WITHOUT_VALUE else ""
@@ -247,11 +250,6 @@ def problems_of(
             problem, remedy = others if other in others else f"{others}, or {other}", first.remedy
         problems[place] = Problem(path, problem + shown, remedy)
     return problems
-
-
-def _shown_value(value: Any) -> str:
-    is_plain = isinstance(value, (str, int, float, bool, type(None)))
-    return cut(repr(value), _LONGEST_VALUE) if is_plain else type(value).__name__
 
 
 def _mapping_remedy(wanted: Sequence[Any], tags: Sequence[str], value: str) -> str:

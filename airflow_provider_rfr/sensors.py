@@ -153,8 +153,11 @@ class CommitSensor(BaseSensorOperator):
         newest = []
         try:
             for table in tables:
-                commit = reader.newest(table)
-                newest.append(_in_words(commit) if commit else f"{table}: none")
+                text = f"{table}: none"
+                if (commit := reader.newest(table)) is not None:
+                    committed_at = rfc3339(datetime.fromisoformat(commit["committed_at"]))
+                    text = f"{commit['table']} at {committed_at}, snapshot {commit['snapshot_id']}"
+                newest.append(text)
         except CatalogError:
             newest = ["can't be read now"]
         since = f"from snapshot {', '.join(snapshots.values())} on" if snapshots else f"after {rfc3339(after)}"
@@ -179,11 +182,6 @@ class CommitSensor(BaseSensorOperator):
             problem = f"this run was not scheduled, and none of its asset events has a commit of {missing}"
             raise ConfigurationError("after", problem, _AFTER_THE_RUN)
         return run.run_after, snapshots
-
-
-def _in_words(commit: Mapping[str, Any]) -> str:
-    committed_at = rfc3339(datetime.fromisoformat(commit["committed_at"]))
-    return f"{commit['table']} at {committed_at}, snapshot {commit['snapshot_id']}"
 
 
 def _moment(after: str | datetime) -> datetime:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_rfr import lazy_exports
 from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, Removed, Was, stable_id
-from airflow_provider_rfr.lazy import lazy_exports
 from airflow_provider_rfr.sinks.spec import SinkSpec
 
 if TYPE_CHECKING:

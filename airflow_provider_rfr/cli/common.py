@@ -23,7 +23,7 @@ from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, RfrError
 from airflow_provider_rfr.store.engine import instant
 from airflow_provider_rfr.text import printable
-from airflow_provider_rfr.threads import within
+from airflow_provider_rfr.timeouts import within
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -35,7 +35,7 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.preflight import check_java, check_localhost, check_pyspark, installed_version
-from airflow_provider_rfr.threads import in_threads, within
+from airflow_provider_rfr.timeouts import in_threads, within
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag

@@ -14,7 +14,7 @@ from airflow_provider_rfr.cli.common import command, config_of, print_data
 from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.streams.airbyte.report import StreamReport
+    from airflow_provider_rfr.streams.airbyte.spec import StreamReport
 
 
 @command

@@ -214,7 +214,7 @@ def _system_identifier(definition: Definition) -> str | None:
     from sqlalchemy import URL, create_engine, text
     from sqlalchemy.exc import DBAPIError
 
-    from airflow_provider_rfr.databases import limit_waits
+    from airflow_provider_rfr.timeouts import limit_waits
 
     url = URL.create(
         "postgresql+psycopg2",

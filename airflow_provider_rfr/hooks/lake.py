@@ -24,7 +24,7 @@ from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.lake.types import check_identifier
-from airflow_provider_rfr.threads import within
+from airflow_provider_rfr.timeouts import within
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider_rfr.connections.airflow.lookup import session_of_airflow
 from airflow_provider_rfr.store.connections import IDLE, TaskRef
-from airflow_provider_rfr.threads import in_threads
+from airflow_provider_rfr.timeouts import in_threads
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.state import State, TableStatus

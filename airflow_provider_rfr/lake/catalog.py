@@ -38,10 +38,10 @@ from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
-from airflow_provider_rfr.databases import ANSWER_SECONDS, CONNECT_SECONDS, limit_waits
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.timeouts import ANSWER_SECONDS, CONNECT_SECONDS, limit_waits
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.lazy import lazy_exports
+from airflow_provider_rfr import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.lake import table_asset

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(airflow_provider_rfr.__file__).parent
 _DOMAIN = (
-    *("__init__.py", "databases.py", "documents.py", "exceptions.py", "lazy.py", "numbers.py", "text.py", "threads.py"),
+    *("__init__.py", "documents.py", "exceptions.py", "numbers.py", "text.py", "timeouts.py"),
     *("http", "streams", "lake", "refresh"),
 )
 _MIGRATION_PARTS = ("store", "history.py", "sinks", "builtins")

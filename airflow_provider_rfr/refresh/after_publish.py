@@ -24,7 +24,7 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.rows import REPORTED_AGAIN
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, redact
 from airflow_provider_rfr.refresh.state import GENERATION_KEY, PREFIX, LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.threads import within
+from airflow_provider_rfr.timeouts import within
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

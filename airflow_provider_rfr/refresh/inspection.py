@@ -34,7 +34,7 @@ from airflow_provider_rfr.refresh.state import (
     state_of,
 )
 from airflow_provider_rfr.text import one_line
-from airflow_provider_rfr.threads import in_threads
+from airflow_provider_rfr.timeouts import in_threads
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

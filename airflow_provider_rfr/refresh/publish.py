@@ -59,8 +59,7 @@ from airflow_provider_rfr.refresh.publish_task import (
     see_share,
 )
 from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader
-from airflow_provider_rfr.streams.columns import hinted_schema
-from airflow_provider_rfr.streams.core import Stream
+from airflow_provider_rfr.streams.core import Stream, hinted_schema
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)

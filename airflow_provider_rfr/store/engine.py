@@ -22,9 +22,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from airflow_provider_rfr.databases import limit_waits
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
+from airflow_provider_rfr.timeouts import limit_waits
 
 
 class Clock(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.lazy import lazy_exports
+from airflow_provider_rfr import lazy_exports
 from airflow_provider_rfr.streams.checkpoint import (
     CheckpointReader,
     CursorBasedCheckpointReader,

@@ -92,20 +92,17 @@ def _definition_of(file: str) -> dict[str, Any]:
         # Each stamp is older than what is read: a change in between is seen the next time.
         stamps = {file: _stamp(file)}
         document = read_document(file)
-        stamps |= {path: _stamp(path) for path in _schema_files(document, Path(file).parent)}
+        # The document was not checked yet.
+        streams = document.get("streams") if isinstance(document, Mapping) else None
+        written = streams.values() if isinstance(streams, Mapping) else streams if isinstance(streams, list) else ()
+        schemas = [stream.get("json_schema_file") for stream in written if isinstance(stream, Mapping)]
+        paths = [str(Path(file).parent / name) for name in schemas if isinstance(name, str)]
+        stamps |= {path: _stamp(path) for path in paths}
         whole = whole_definition(document, file=file)
         if len(_definitions) >= _REMEMBERED:
             _definitions.clear()
         _definitions[file] = stamps, whole
     return copy.deepcopy(whole)
-
-
-def _schema_files(document: Any, folder: Path) -> list[str]:
-    """Return the schema files that a document names, which was not checked yet."""
-    streams = document.get("streams") if isinstance(document, Mapping) else None
-    written = streams.values() if isinstance(streams, Mapping) else streams if isinstance(streams, list) else ()
-    names = [stream.get("json_schema_file") for stream in written if isinstance(stream, Mapping)]
-    return [str(folder / name) for name in names if isinstance(name, str)]
 
 
 def _stamp(path: str) -> _Stamp:

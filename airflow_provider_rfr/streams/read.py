@@ -133,18 +133,15 @@ class ConnectorStateManager:
 
     def messages(self) -> list[dict[str, Any]]:
         """Return all states as messages of type STREAM, from which another manager can be made."""
-        return [
-            {"type": "STREAM", "stream": {"stream_descriptor": _descriptor(*stream), "stream_state": state}}
-            for stream, state in self._states.items()
-        ]
+        messages = []
+        for (name, namespace), state in self._states.items():
+            descriptor = {"name": name} if namespace is None else {"name": name, "namespace": namespace}
+            messages.append({"type": "STREAM", "stream": {"stream_descriptor": descriptor, "stream_state": state}})
+        return messages
 
     def update_state_for_stream(self, name: str, namespace: str | None, state: Mapping[str, Any]) -> None:
         """Replace the state by one that is not changed any more."""
         self._states[name, namespace] = state
-
-
-def _descriptor(name: str, namespace: str | None) -> dict[str, str]:
-    return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
 
 
 @dataclass(frozen=True, slots=True)

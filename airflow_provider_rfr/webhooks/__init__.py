@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_rfr import lazy_exports
 from airflow_provider_rfr.exceptions import TemplateError
-from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.webhooks.handlebars.render import render

@@ -1,4 +1,4 @@
-"""All uses of ``airbyte-cdk`` and its private names, apart from its tokens (see ``_tokens``).
+"""All uses of ``airbyte-cdk`` and its private names, apart from its tokens (see ``_guard``).
 
 Written for 7.34 to 7.x. Its classes are imported in functions: the extra may be missing, and the import takes a second.
 """
@@ -24,8 +24,14 @@ import requests
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams.airbyte import _guard
-from airflow_provider_rfr.streams.airbyte._guard import LoggedMessages, RequestLog, current_work, guard, redact_logs
-from airflow_provider_rfr.streams.airbyte._tokens import share_tokens
+from airflow_provider_rfr.streams.airbyte._guard import (
+    LoggedMessages,
+    RequestLog,
+    current_work,
+    guard,
+    redact_logs,
+    share_tokens,
+)
 
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
 # As the CDK: the first page is asked for once more.

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -16,15 +16,7 @@ from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte import spec as specs
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, StreamWork
-from airflow_provider_rfr.streams.airbyte.report import (
-    ManifestLimits,
-    StreamReport,
-    custom_classes,
-    limits_of,
-    report_of,
-    report_of_listing,
-)
-from airflow_provider_rfr.streams.airbyte.spec import config_problems, manifest_problem
+from airflow_provider_rfr.streams.airbyte.spec import ManifestLimits, StreamReport
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
 from airflow_provider_rfr.streams.core import ReadContext
 
@@ -131,10 +123,17 @@ class _ManifestSource:
         self._config = specs.fitting(specs.merged(source.get("config") or {}, secrets), spec)
         self._public = specs.without_secrets(self._config, secrets, spec)
         self._redactor = Redactor(specs.secret_values(self._config, self._public))
-        self._major = int(_cdk.cdk_version().partition(".")[0])
-        self._hint = self._older_components(str(manifest.get("version", "")))
+        installed, declared = _cdk.cdk_version(), str(manifest.get("version", ""))
+        self._major, major = int(installed.partition(".")[0]), declared.partition(".")[0]
+        self._hint = ""
+        if self._components is not None and major.isdigit() and int(major) < _OLDEST_MAJOR:
+            # For failures of components that were written for a CDK with other classes.
+            self._hint = (
+                f"the connector was written for airbyte-cdk {declared}, installed is {installed}: "
+                "take a newer copy of its manifest and components"
+            )
         _refuse_code(manifest, self._components)
-        problems = dict.fromkeys(config_problems(spec, self._config)) if spec else ()
+        problems = dict.fromkeys(specs.config_problems(spec, self._config)) if spec else ()
         if problems:
             raise ConfigurationError.of(Problem(*problem, _FIELDS) for problem in problems)
 
@@ -150,7 +149,7 @@ class _ManifestSource:
         """Return a report of each stream without a request; a definition stands for the streams that the API lists."""
         with _cdk.registering():
             interpreter = self._working(self._interpreter, None)
-            listed = [report_of_listing(definition) for definition in interpreter.listings]
+            listed = [specs.report_of_listing(definition) for definition in interpreter.listings]
             definitions = self._working(lambda work: interpreter.definitions(asking=False), None)
             return [*(self._report(interpreter, definition) for definition in definitions), *listed]
 
@@ -159,24 +158,23 @@ class _ManifestSource:
 
         def report(work: StreamWork) -> StreamReport:
             [stream] = interpreter.built([definition])
-            return report_of(stream, self._paging(stream), _limits(interpreter, stream))
+            return specs.report_of(stream, self._paging(stream), _limits(interpreter, stream))
 
         try:
             return self._working(report, None)
         except ConfigurationError as error:
             why = str(error).removeprefix("source.manifest: ")
-            return StreamReport(str(definition.get("name")), "no", why + self._fields_in(why), is_readable=False)
-
-    def _fields_in(self, problem: str) -> str:
-        """Return a reference to the configuration fields whose values appear in the problem; empty without any."""
-        fields = [f"config.{name}" for name, value in self._public.items() if _is_text(value) and value in problem]
-        return f"; see {', '.join(fields)}" if fields else ""
+            # A shorter value may be part of any word.
+            long = {name: value for name, value in self._public.items() if isinstance(value, str) and len(value) > 3}
+            fields = [f"config.{name}" for name, value in long.items() if value in why]
+            reference = f"; see {', '.join(fields)}" if fields else ""
+            return StreamReport(str(definition.get("name")), "no", why + reference, is_readable=False)
 
     def _interpreter(self, work: StreamWork) -> _cdk.Interpreter:
         try:
             return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
         except Exception as error:
-            problem = manifest_problem(error)
+            problem = specs.manifest_problem(error)
             if problem is None:
                 raise
         # Out here: the first error quotes the manifest at length.
@@ -196,7 +194,7 @@ class _ManifestSource:
 
     def _paging(self, interpreted: _cdk.Interpreted) -> _cdk.Paging:
         """Return the stream's paging, as far as the connector's code allows to determine it."""
-        paging, custom = interpreted.paging, ", ".join(custom_classes(interpreted.definition))
+        paging, custom = interpreted.paging, ", ".join(specs.custom_classes(interpreted.definition))
         if not custom:
             return paging
         if self._source.get("components_keep_state"):
@@ -205,20 +203,15 @@ class _ManifestSource:
         condition = f", if {custom} keeps nothing between pages" if paging.by_page else ""
         return replace(paging, why=f"{paging.why}{condition}")
 
-    def _alone(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted, hosts: Hosts) -> Mapping[str, Any]:
-        """Return the source from which executors build the stream, without a request for the list of streams.
-
-        So all processes use the driver's list, even if the API's list changes.
-        """
-        if interpreter.declares(interpreted.name):
-            return self._source
-        streams = {"streams": [interpreted.declared], "dynamic_streams": []}
-        # Of the parts that are left out, the hosts are still among those that may be asked.
-        named = {"definitions": {"hosts": [{"url_base": origin} for origin in sorted(hosts.origins)]}}
-        return {**self._source, "manifest": {**interpreter.definition, **streams, **named}}
-
     def _stream(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted, hosts: Hosts) -> ManifestStream:
-        name, own_source = interpreted.name, self._alone(interpreter, interpreted, hosts)
+        name, own_source = interpreted.name, self._source
+        if not interpreter.declares(name):
+            # Executors build it without a request for the list of streams: so all processes use the driver's list, even
+            # if the API's list changes.
+            streams = {"streams": [interpreted.declared], "dynamic_streams": []}
+            # Of the parts that are left out, the hosts are still among those that may be asked.
+            named = {"definitions": {"hosts": [{"url_base": origin} for origin in sorted(hosts.origins)]}}
+            own_source = {**self._source, "manifest": {**interpreter.definition, **streams, **named}}
         return ManifestStream(
             interpreted,
             paging=self._paging(interpreted),
@@ -246,35 +239,10 @@ class _ManifestSource:
             **({"components_keep_state": True} if self._source.get("components_keep_state") else {}),
         }
 
-    def _older_components(self, declared: str) -> str:
-        """Return a hint for failures of components that were written for a CDK with other classes."""
-        major = declared.partition(".")[0]
-        if self._components is None or not major.isdigit() or int(major) >= _OLDEST_MAJOR:
-            return ""
-        return (
-            f"the connector was written for airbyte-cdk {declared}, installed is {_cdk.cdk_version()}: "
-            "take a newer copy of its manifest and components"
-        )
-
-
-def _is_text(value: Any) -> TypeGuard[str]:
-    """Return True for a text that is long enough to be recognised within another text."""
-    return isinstance(value, str) and len(value) > 3
-
-
-def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield all mappings in a manifest."""
-    if isinstance(value, Mapping):
-        yield value
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _nodes(item)
-
 
 def _limits(interpreter: _cdk.Interpreter, stream: _cdk.Interpreted) -> ManifestLimits:
     budget = interpreter.definition.get("api_budget")
-    return limits_of(budget, _nodes(stream.definition), interpreter.concurrency, interpreter.rendered)
+    return specs.limits_of(budget, specs.nodes_of(stream.definition), interpreter.concurrency, interpreter.rendered)
 
 
 def _refuse_code(manifest: Mapping[str, Any], components: str | None) -> None:
@@ -282,7 +250,7 @@ def _refuse_code(manifest: Mapping[str, Any], components: str | None) -> None:
 
     :raises ConfigurationError: there is one, and the source does not say which code may run
     """
-    for node in _nodes(manifest):
+    for node in specs.nodes_of(manifest):
         name, kind = node.get("class_name"), str(node.get("type", "Custom"))
         if components is None and isinstance(name, str) and "." in name and kind.startswith("Custom"):
             problem = f"the manifest uses {name}, which is Python code that comes with the connector"
@@ -292,7 +260,7 @@ def _refuse_code(manifest: Mapping[str, Any], components: str | None) -> None:
 
 def _addresses(definition: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the addresses that a manifest names, as templates with their parameters."""
-    for node in _nodes(definition):
+    for node in specs.nodes_of(definition):
         for name in _ADDRESSES & node.keys():
             if isinstance(node[name], str):
                 parameters = node.get("$parameters")

@@ -35,7 +35,7 @@ from airflow_provider_rfr.streams.airbyte._guard import (
     without_secret_arguments,
     working_for,
 )
-from airflow_provider_rfr.streams.airbyte.report import ManifestLimits, custom_classes, warnings_of
+from airflow_provider_rfr.streams.airbyte.spec import ManifestLimits, custom_classes, warnings_of
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
 from airflow_provider_rfr.streams.paged import PagedStream
 

@@ -29,8 +29,15 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.http.client import Client, Limits, check_certificates
 from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
-from airflow_provider_rfr.streams.columns import column_schema
-from airflow_provider_rfr.streams.core import Complete, NextPage, Page, ReadContext, key_paths, unique_slices
+from airflow_provider_rfr.streams.core import (
+    Complete,
+    NextPage,
+    Page,
+    ReadContext,
+    column_schema,
+    key_paths,
+    unique_slices,
+)
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, is_unexplained_end
 from airflow_provider_rfr.streams.rest._auth import AnyAuthenticator, NoAuthenticator, TokenService
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict

@@ -289,7 +289,7 @@ def test_a_slow_rate_is_not_told_as_none(per_second: float, told: str) -> None:
 def test_a_catalog_that_never_answers_does_not_keep_python_from_ending() -> None:
     program = (
         "import os, signal, threading\n"
-        "from airflow_provider_rfr.threads import in_threads\n"
+        "from airflow_provider_rfr.timeouts import in_threads\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "in_threads(lambda _: threading.Event().wait(), range(30))\n"

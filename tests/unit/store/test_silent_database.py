@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from airflow_provider_rfr.databases import limit_waits
 from airflow_provider_rfr.exceptions import CatalogError
 from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.store.engine import open_store
+from airflow_provider_rfr.timeouts import limit_waits
 from tests.integration.postgres import PostgresServer
 from tests.soon import soon
 from tests.unit.messages import raises

@@ -13,8 +13,8 @@ from manifest_api import Api, needs_cdk, rows, shop_with
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.streams import Complete
-from airflow_provider_rfr.streams.airbyte.report import custom_classes
 from airflow_provider_rfr.streams.airbyte.source import check_manifest
+from airflow_provider_rfr.streams.airbyte.spec import custom_classes
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 from airflow_provider_rfr.streams.paged import iter_pages
 from tests.unit.messages import raises

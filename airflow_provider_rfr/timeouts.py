@@ -1,18 +1,27 @@
-"""Time limits for databases that accept connections and do not answer."""
+"""Time limits for servers that accept connections and do not answer, which many clients would wait for for ever.
+
+Work runs in daemon threads, which Python does not wait for at its end.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from functools import wraps
-from typing import Any, Final
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import Engine, event
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 60.0
+_PARALLEL: Final = 8
 _LIBPQ_DRIVERS: Final = ("psycopg2", "psycopg")
 _CALLS: Final = ("do_execute", "do_executemany", "do_execute_no_params", "do_commit", "do_rollback", "do_ping")
 """Methods of SQLAlchemy's dialect that wait for the server."""
@@ -29,6 +38,9 @@ def limit_waits(engine: Engine, connect: float = CONNECT_SECONDS, answer: float 
     """
     if engine.driver not in _LIBPQ_DRIVERS:
         return
+    # Not for all who import this module: threads need no SQLAlchemy.
+    from sqlalchemy import event
+
     query = engine.url.query
     defaults = {
         "connect_timeout": max(2, round(connect)),  # libpq takes 1 for 2
@@ -90,3 +102,39 @@ def _disconnected_after(seconds: float, connection: Any) -> Iterator[None]:
             raise type(error)(f"no answer within {seconds:g} s") from error
         finally:
             timer.cancel()
+
+
+def within(seconds: float, work: Callable[[], _Result]) -> _Result:
+    """Return or raise the result of ``work``. Its thread is left behind where it does not end.
+
+    :raises TimeoutError: it takes longer
+    """
+    result: Future[_Result] = Future()
+    threading.Thread(target=_settle, args=(result, work), daemon=True).start()
+    if not wait([result], seconds).done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return result.result()
+
+
+def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Call ``work`` for each item, eight at a time; return the results in the order of the items.
+
+    :raises BaseException: the first one that ``work`` raises
+    """
+    results: list[Future[_Result]] = [Future() for _ in items]
+    waiting = iter(list(zip(items, results, strict=True)))
+
+    def settle_all() -> None:
+        for item, result in waiting:
+            _settle(result, partial(work, item))
+
+    for _ in range(min(_PARALLEL, len(items))):
+        threading.Thread(target=settle_all, daemon=True).start()
+    return [result.result() for result in results]
+
+
+def _settle(result: Future[_Result], work: Callable[[], _Result]) -> None:
+    try:
+        result.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        result.set_exception(error)
