@@ -213,6 +213,20 @@ def test_the_domain_imports_where_neither_airflow_nor_spark_nor_pandas_is_instal
     import_all(*packages, blocked={"airflow", "pyspark", "pandas"})
 
 
+def test_sources_import_where_neither_airflow_nor_spark_nor_iceberg_is_installed() -> None:
+    import_all("streams", blocked={"airflow", "pyspark", "pandas", "pyiceberg", "pyarrow"})
+
+
+def test_an_import_of_streams_loads_no_http_client() -> None:
+    program = (
+        "import sys, airflow_provider_rfr.streams as streams\n"
+        "print(*{'requests', 'tenacity', 'airflow', 'pyspark', 'pyarrow', 'pandas'} & sys.modules.keys())\n"
+        "print(hasattr(streams, 'Nonsense'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\nFalse\n"
+
+
 def test_the_packages_of_airflow_import_without_spark() -> None:
     import_all("hooks", "triggers", "operators", blocked={"pyspark"})
 
@@ -240,17 +254,6 @@ def test_no_test_depends_on_how_fast_the_machine_is() -> None:
     """``tests/soon.py`` has one limit for all, and the comparison that stands for a limit."""
     tests = (path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py"))
     assert [module for module in tests if STOPWATCH.search(source(module))] == []
-
-
-def test_the_lengths_are_counted_as_the_rule_says(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text(
-        "@property\ndef long(\n    a,\n):\n    '''Says\n    why.'''\n    # a comment\n\n"
-        "    @inner\n    def nested():\n        return '''\n\n    '''\n    return nested\n\n\n"
-        "def empty():\n    '''Nothing.'''\n"
-    )
-    lengths = {function.name: length(str(module), function) for function in functions(str(module))}
-    assert lengths == {"long": 6, "nested": 3, "empty": 0}
 
 
 def test_imports_are_found_where_they_run(tmp_path: Path) -> None:
