@@ -56,6 +56,10 @@ class Asked:
         return dict(parse_qsl(self.body.decode()))
 
 
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
 def rows(count: int, first: int = 1) -> list[dict[str, Any]]:
     return [{"id": number, "name": f"name {number}"} for number in range(first, first + count)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime
 import hashlib
-import json
 import logging
 import time
 from collections import Counter
@@ -17,13 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from manifest_api import Api
+from manifest_api import Api, through_json
 
 from airflow_provider_rfr.exceptions import SourceError, TokenExpiredError
 from airflow_provider_rfr.streams import Complete
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
-from airflow_provider_rfr.streams.paged import PagedStream
 
 NOW = datetime.datetime(2024, 3, 20, 10, 30, tzinfo=datetime.timezone.utc)
 _JUST_ONCE = "/setup/"
@@ -84,10 +82,6 @@ class Read:
         return self
 
 
-def through_text(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
 def _source_of_the_cdk(source: Mapping[str, Any]) -> Any:
     """The CDK's own source, and its configuration."""
     from airbyte_cdk.sources.declarative.concurrent_declarative_source import ConcurrentDeclarativeSource
@@ -128,7 +122,7 @@ def read_by_us(source: Mapping[str, Any], name: str, api: Api, *, by_one: bool) 
     :param by_one: whether one object reads them; otherwise another one reads each
     """
     read, stream = Read(), load_stream(source, name)
-    slices = [through_text(stream_slice) for stream_slice in stream.stream_slices()]
+    slices = [through_json(stream_slice) for stream_slice in stream.stream_slices()]
     for stream_slice in slices:
         try:
             _read_slice(read, stream_slice, (lambda: stream) if by_one else (lambda: load_stream(source, name)))
@@ -152,35 +146,4 @@ def _read_slice(found: Read, stream_slice: Any, reader: Callable[[], Any]) -> No
         found.pages.append((stream_slice, token, list(page.records)))
         if isinstance(page.next, Complete):
             break
-        token = through_text(page.next.token)
-
-
-OTHER_PROCESS = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from airflow_provider_rfr.streams.airbyte._cdk import cdk_version
-cdk_version()
-from manifest_reads import frozen, rest_of
-from airflow_provider_rfr.streams.loader import load_stream
-asked = json.load(sys.stdin)
-with frozen():
-    rests = [[rest_of(load_stream(asked["source"], name), *page) for page in pages] for name, pages in asked["pages"]]
-print(json.dumps(rests))
-"""
-
-
-def rest_of(stream: PagedStream, stream_slice: Any, token: Any) -> list[Records]:
-    """The records of a page and of each one after it, up to one that can't be read."""
-    pages: list[Records] = []
-    while True:
-        try:
-            page = stream.read_page(stream_slice, token)
-        except TokenExpiredError:
-            pages, token = [], None
-            continue
-        except SourceError:
-            return pages
-        pages.append(list(page.records))
-        if isinstance(page.next, Complete):
-            return pages
-        token = through_text(page.next.token)
+        token = through_json(page.next.token)

@@ -40,25 +40,3 @@ def test_other_records_slices_or_requests_are_different(ours: Any, requests: lis
     taken = iter([[], *requests])
     api: Any = SimpleNamespace(taken=lambda: next(taken))
     assert compared(oracle, reader, api, "x", 2)["outcome"] == outcome
-
-
-def test_requests_of_a_read_that_failed_are_not_counted_to_the_next_stream() -> None:
-    sent: list[str] = []
-
-    def taken() -> list[str]:
-        requests = list(sent)
-        sent.clear()
-        return requests
-
-    def read(name: str, most_slices: int) -> Any:
-        sent.append(name)
-        if name == "broken":
-            raise ValueError("no such field")
-        return 1, [1, 2]
-
-    stream = SimpleNamespace(paging=SimpleNamespace(by_page=True, why=""))
-    oracle: Any = SimpleNamespace(read=read)
-    reader: Any = SimpleNamespace(read=lambda name, most: (1, 2, read(name, most)[1]), streams={"next": stream})
-    api: Any = SimpleNamespace(taken=taken)
-    assert compared(oracle, reader, api, "broken", 2)["outcome"] == "not tested"
-    assert compared(oracle, reader, api, "next", 2)["outcome"] == "equal"

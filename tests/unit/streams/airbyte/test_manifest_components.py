@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from manifest_api import Api, needs_cdk, rows, shop_with
+from manifest_api import Api, needs_cdk, rows, shop_with, through_json
 
-from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams import Complete
 from airflow_provider_rfr.streams.airbyte.source import check_manifest
 from airflow_provider_rfr.streams.airbyte.spec import custom_classes
@@ -56,10 +55,6 @@ def remembering(api: Api, **more: Any) -> dict[str, Any]:
     extractor = custom("CustomRecordExtractor", "SeenExtractor", field_path=["data"])
     manifest["streams"][0]["retriever"]["record_selector"]["extractor"] = extractor
     return api.source(manifest, components=SEEN, **more)
-
-
-def through_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
 
 
 def ids(records: Any) -> list[int]:
@@ -111,15 +106,6 @@ def test_a_slice_is_read_whole_by_new_objects_where_components_keep_state(api: A
         page = stream.read_page({}, None)
         assert (ids(page.records), page.next) == ([1, 2, 3, 4, 5, 6, 7], Complete())
     assert check_manifest(source)[0].resumable == "no"
-
-
-def test_a_slice_that_failed_half_way_is_read_again_from_nothing(api: Api) -> None:
-    stream = load_stream(remembering(api, components_keep_state=True), "links")
-    api.answer = lambda path, query, url: (400, {}) if query.get("p") == "2" else overlapping(path, query, url)
-    with pytest.raises(SourceError):
-        stream.read_page({}, None)
-    api.answer = overlapping
-    assert ids(stream.read_page({}, None).records) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_streams_without_code_of_the_connector_are_read_by_page_all_the_same(api: Api) -> None:

@@ -7,21 +7,17 @@ manifest, configuration, API and clock says what is right.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from manifest_api import MANIFESTS, Answer, Api, Asked, needs_cdk, rows
 from manifest_apis import APIS, CONFIG, SECRETS, after
-from manifest_reads import OTHER_PROCESS, Read, frozen, read_by_the_cdk, read_by_us
+from manifest_reads import Read, frozen, read_by_the_cdk, read_by_us
 
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.loader import inline_source, load_streams
-from tests.profile import FULL
 
 # The gate runs them on the lowest airbyte-cdk (scripts/lowest_cdk.sh), `make test-all` on the newest, too.
 pytestmark = [needs_cdk, pytest.mark.full]
@@ -95,28 +91,8 @@ def test_records_and_requests_are_those_of_the_cdk_whoever_reads_a_page(manifest
             assert not by_one or ours.once <= wanted.once, name
         assert len(wanted.records) > 1, name
         pages.append((name, ours))
-    if FULL:
-        resumed_in_another_process(source, pages)
     slices = sum(len({json.dumps(page[0]) for page in ours.pages}) for _, ours in pages)
     assert (len(names), slices, sum(len(ours.pages) for _, ours in pages)) == SIZES[manifest], manifest
-
-
-def resumed_in_another_process(source: Mapping[str, Any], pages: list[tuple[str, Read]]) -> None:
-    """Read from each page to the end of its slice; the gate has one such test, in test_manifest_pages."""
-    asked = {"source": source, "pages": [[name, [page[:2] for page in read.pages]] for name, read in pages]}
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER_PROCESS, str(Path(__file__).parent)],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    answers = json.loads(done.stdout.splitlines()[-1])
-    for (name, read), resumed in zip(pages, answers, strict=True):
-        for number, (stream_slice, token, _) in enumerate(read.pages):
-            rest = [records for other, _, records in read.pages[number:] if other == stream_slice]
-            assert resumed[number] == json.loads(json.dumps(rest)), (name, stream_slice, token)
 
 
 def test_the_manifests_use_every_component_that_real_ones_use() -> None:
@@ -148,14 +124,3 @@ def test_a_paging_that_starts_again_half_way_gives_each_record_once(api: Api) ->
     assert wanted.records == [*rows(2), *rows(5)]
     assert ours.records == rows(5)
     assert ours.requests == wanted.requests
-
-
-def test_the_comparison_sees_a_record_a_request_and_an_order_that_differ(api: Api) -> None:
-    source = source_of("partitions", api)
-    wanted = oracle(source, "regions", api)
-    other = {**source, "config": {**source["config"], "url": f"{api.url}/rows"}}
-    assert oracle(other, "regions", api).requests != wanted.requests
-    ours = read_by_us(source, "regions", api, by_one=True)
-    assert ours.records == wanted.records != list(reversed(wanted.records))
-    api.serve = lambda asked: (200, {"data": [{"id": 1}], "next": None})
-    assert read_by_us(source, "regions", api, by_one=True).records != wanted.records

@@ -6,8 +6,7 @@ import random
 from typing import Any
 
 import pytest
-import yaml
-from manifest_api import Api, needs_cdk, reads_of_the_cdk, rows, shop_with
+from manifest_api import Api, needs_cdk, rows, shop_with
 
 from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.http.redaction import Redactor
@@ -76,21 +75,6 @@ def test_a_plain_path_is_not_searched_in_a_read_of_ours_and_is_in_others(monkeyp
     assert asked == [["d*"], ["data"]]
 
 
-@pytest.mark.parametrize("path", [["data", "rows"], ["data", "0", "rows"], ["data", "*", "rows"], ["no", "such"]])
-def test_records_are_those_of_the_cdk_wherever_they_are(api: Api, path: list[str], tmp_path: Any) -> None:
-    bodies = {"rows": {"rows": rows(2)}, "0": [{"rows": rows(2)}], "*": {"x": {"rows": rows(2)}}, "such": None}
-    api.answer = lambda *_: (200, {"data": bodies[path[1]]})
-    manifest = shop_with("customers")
-    selector = {"type": "RecordSelector", "extractor": {"type": "DpathExtractor", "field_path": path}}
-    manifest["streams"][0]["retriever"]["record_selector"] = selector
-    file = tmp_path / "manifest.yaml"
-    file.write_text(yaml.safe_dump(manifest))
-    wanted = reads_of_the_cdk(api.source(file))["customers"]
-    page = load_stream(api.source(file), "customers").read_page({}, None)
-    assert list(page.records) == wanted
-    assert bool(wanted) == (path != ["no", "such"])
-
-
 def selected(path: list[str], **more: Any) -> dict[str, Any]:
     """The shop's manifest with customers at this path."""
     manifest = shop_with("customers")
@@ -114,6 +98,7 @@ def outcome(stream: PagedStream) -> Any:
         (["data"], {"data": rows(4)}, 4),
         (["data", "rows"], {"data": {"rows": rows(2)}}, 2),
         (["data", "*"], {"data": {"a": {"id": 1}, "b": {"id": 2}}}, 2),
+        (["data", "0", "rows"], {"data": [{"rows": rows(2)}]}, 2),
         ([], rows(3), 3),
         ([], {"id": 1}, 1),
         (["data"], {"data": {"id": 1}}, 1),

@@ -185,6 +185,16 @@ def test_a_token_is_obtained_through_our_client_and_is_secret(api: Api) -> None:
     api.answer = shop
 
 
+def with_key(manifest: dict[str, Any], place: str, name: str) -> dict[str, Any]:
+    """The manifest, whose requests carry the API key in this place."""
+    manifest["definitions"]["requester"]["authenticator"] = {
+        "type": "ApiKeyAuthenticator",
+        "inject_into": {"type": "RequestOption", "inject_into": place, "field_name": name},
+        "api_token": "{{ config['api_key'] }}",
+    }
+    return manifest
+
+
 def custom(api: Api, last: str = "None") -> dict[str, Any]:
     manifest = shop_with("customers")
     manifest["streams"][0]["retriever"]["paginator"] = {
@@ -250,28 +260,6 @@ def test_a_token_that_comes_twice_ends_a_slice_that_is_read_whole_and_a_parent(a
     assert len(api.asked) == 2
 
 
-def test_an_ignored_error_is_told_also_in_a_whole_slice_and_in_a_parent(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = custom(api, "2")
-    ignored = {"type": "HttpResponseFilter", "http_codes": [404], "action": "IGNORE"}
-    handler = {"type": "DefaultErrorHandler", "response_filters": [ignored]}
-    source["manifest"]["definitions"]["requester"]["error_handler"] = handler
-    usual = api.answer
-    api.answer = lambda path, query, url: usual(path, query, url) if "page" not in query else (404, {"error": "gone"})
-    page = load_stream(source, "customers").read_page({}, None)
-    assert len(page.records) == 3
-    assert page.skipped == "the manifest ignores HTTP 404"
-    manifest = shop_with("orders")
-    manifest["definitions"]["requester"]["error_handler"] = handler
-    api.answer = lambda path, query, url: (
-        (404, {"error": "gone"}) if query.get("page") == "2" else usual(path, query, url)
-    )
-    stream = load_stream(api.source(manifest), "orders")
-    assert [stream_slice["partition"]["customer"] for stream_slice in stream.stream_slices()] == [1, 2, 3]
-    assert "orders: partitions may be missing: the manifest ignores HTTP 404" in caplog.text
-
-
 def test_components_of_an_older_cdk_are_named_with_both_versions(api: Api) -> None:
     source = custom(api)
     source["manifest"]["version"] = "6.44.0"
@@ -306,12 +294,7 @@ def test_a_parents_next_page_on_another_host_is_refused_too(api: Api, other: Api
 
 
 def test_a_redirect_to_a_listed_host_carries_no_key_and_one_to_another_host_is_refused(api: Api, other: Api) -> None:
-    manifest = shop_with("customers")
-    manifest["definitions"]["requester"]["authenticator"] = {
-        "type": "ApiKeyAuthenticator",
-        "inject_into": {"type": "RequestOption", "inject_into": "header", "field_name": "X-Shop"},
-        "api_token": "{{ config['api_key'] }}",
-    }
+    manifest = with_key(shop_with("customers"), "header", "X-Shop")
     api.answer = lambda path, query, url: (302, {}, {"Location": f"{other.url}/v1/customers?page=1"})
     with raises(SourceError):
         load_stream(api.source(manifest), "customers").read_page({}, None)
@@ -485,12 +468,7 @@ def test_the_cdk_logs_no_error_and_no_answer_of_its_own(api: Api, caplog: pytest
 
 
 def test_a_key_that_the_api_repeats_in_the_next_pages_address_is_not_stored(api: Api) -> None:
-    manifest = shop_with("links")
-    manifest["definitions"]["requester"]["authenticator"] = {
-        "type": "ApiKeyAuthenticator",
-        "inject_into": {"type": "RequestOption", "inject_into": "request_parameter", "field_name": "key"},
-        "api_token": "{{ config['api_key'] }}",
-    }
+    manifest = with_key(shop_with("links"), "request_parameter", "key")
     api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{url}/v1/links?p=2&key={KEY}"})
     stream = load_stream(api.source(manifest), "links")
     token = stream.read_page({}, None).next.token
