@@ -67,11 +67,6 @@ def test_a_text_means_the_same_to_every_reader(read: Callable[[str], Any]) -> No
     }
 
 
-def test_a_source_is_read_by_it_too(tmp_path: Path) -> None:
-    (tmp_path / "source.yaml").write_text(TEXT)
-    assert read_document(str(tmp_path / "source.yaml")) == VALUE
-
-
 @pytest.mark.parametrize(
     ("text", "said", "key"),
     [

@@ -21,17 +21,19 @@ def key(**fields: Any) -> Any:
     return SimpleNamespace(**{"dag_id": "shop", "run_id": "r", "task_id": "refresh", "map_index": -1, **fields})
 
 
-def test_a_task_has_a_page_of_its_own() -> None:
-    address = RefreshLink().get_link(None, ti_key=key())
-    assert address == "http://localhost:8080/dags/shop/runs/r/tasks/refresh/plugin/rfr_of_task"
-
-
-def test_runs_and_mapped_tasks_have_pages_of_their_own() -> None:
-    ti_key = key(run_id="manual__2026-01-01T00:00:00+00:00", map_index=3)
-    assert RefreshLink().get_link(None, ti_key=ti_key) == (
-        "http://localhost:8080/dags/shop/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00/tasks/refresh/mapped/3"
-        "/plugin/rfr_of_task"
-    )
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({}, "r/tasks/refresh"),
+        (
+            {"run_id": "manual__2026-01-01T00:00:00+00:00", "map_index": 3},
+            "manual__2026-01-01T00%3A00%3A00%2B00%3A00/tasks/refresh/mapped/3",
+        ),
+    ],
+)
+def test_each_task_of_each_run_has_a_page_of_its_own(fields: dict[str, Any], path: str) -> None:
+    address = RefreshLink().get_link(None, ti_key=key(**fields))
+    assert address == f"http://localhost:8080/dags/shop/runs/{path}/plugin/rfr_of_task"
 
 
 def test_airflows_ui_has_those_pages() -> None:
@@ -80,7 +82,4 @@ def test_a_button_is_stored_as_airflow_reads_it_whatever_backend_keeps_xcom(monk
 @pytest.mark.parametrize("text", ["N/A", "javascript:alert(1)", "http://user:word@host/", "http://", None])
 def test_only_an_address_for_browsers_is_taken_from_a_log(text: str | None) -> None:
     assert _page_url(text) is None
-
-
-def test_an_address_for_browsers_is_taken() -> None:
     assert _page_url("https://rm.example.com:8090/proxy/application_1_1/") is not None

@@ -84,35 +84,31 @@ def test_what_a_retry_would_only_meet_again_fails_at_once(error: Exception) -> N
     assert type(error).__name__ in str(decision.reason)
 
 
-def test_another_error_after_progress_is_left_to_the_tasks_retries() -> None:
-    assert decide(RefreshFailedError("1 of 8 partitions")) == RetryDecision.default()
-    assert decide(OSError("no route")) == RetryDecision.default()
-
-
 def test_no_progress_since_the_last_try_fails() -> None:
     decision = decide(SourceError("500"), stalled=1)
     assert decision.action is RetryAction.FAIL
     check_messages(decision.reason)
-
-
-def test_the_first_try_has_no_last_try() -> None:
-    assert decide(SourceError("500"), stalled=1, try_number=1).action is RetryAction.DEFAULT
-
-
-def test_the_first_try_after_a_clear_has_no_last_try_either() -> None:
-    """Airflow goes on counting: two tries were made, the task was cleared, and may be tried five times more."""
-    assert decide(SourceError("500"), stalled=2, try_number=3, max_tries=7).action is RetryAction.DEFAULT
     assert decide(SourceError("500"), stalled=3, try_number=4, max_tries=7).action is RetryAction.FAIL
-
-
-def test_more_tries_without_progress_may_be_allowed() -> None:
-    assert decide(SourceError("500"), stalled=2, stalled_tries=3).action is RetryAction.DEFAULT
     assert decide(SourceError("500"), stalled=3, stalled_tries=3).action is RetryAction.FAIL
 
 
-@pytest.mark.parametrize("error", [RefreshBusyError("another run"), RefreshStoppedError("stopped")])
-def test_an_attempt_that_was_not_allowed_to_read_is_not_blamed(error: Exception) -> None:
-    assert decide(error, stalled=4).action is RetryAction.DEFAULT
+@pytest.mark.parametrize(
+    ("error", "settings"),
+    [
+        (RefreshFailedError("1 of 8 partitions"), {}),
+        (OSError("no route"), {}),
+        # The first try has no last try. Nor has the first one after a clear, for Airflow goes on counting: two tries
+        # were made, the task was cleared, and may be tried five times more.
+        (SourceError("500"), {"stalled": 1, "try_number": 1}),
+        (SourceError("500"), {"stalled": 2, "try_number": 3, "max_tries": 7}),
+        (SourceError("500"), {"stalled": 2, "stalled_tries": 3}),
+        # Attempts that were not allowed to read.
+        (RefreshBusyError("another run"), {"stalled": 4}),
+        (RefreshStoppedError("stopped"), {"stalled": 4}),
+    ],
+)
+def test_another_error_is_left_to_the_tasks_retries(error: Exception, settings: dict[str, Any]) -> None:
+    assert decide(error, **settings) == RetryDecision.default()
 
 
 def test_nothing_is_decided_by_a_progress_that_nobody_knows() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -19,11 +18,6 @@ from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
 
 NOW = datetime.now(timezone.utc)
-
-
-@pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    return Lake(tmp_path, monkeypatch)
 
 
 def sensor(**arguments: Any) -> CommitSensor:
@@ -78,12 +72,8 @@ def test_without_one_the_sensor_waits_in_the_triggerer(lake: Lake) -> None:
         "poll_interval": 7,
     }
     assert deferred.value.timeout == timedelta(seconds=60)
-
-
-def test_what_the_trigger_found_is_returned() -> None:
-    assert sensor().execute_complete({}, {"commits": {"raw.orders": {"sequence": 3}}}) == {
-        "raw.orders": {"sequence": 3}
-    }
+    commits = {"raw.orders": {"sequence": 3}}
+    assert sensor().execute_complete({}, {"commits": commits}) == commits
 
 
 @pytest.mark.parametrize("after", ["2999-01-01", "2999-01-01T00:00:00Z", datetime(2999, 1, 1)])
@@ -206,12 +196,7 @@ def test_a_target_that_names_no_table_is_refused_while_the_dag_is_parsed(target:
 TRIGGERS = {"config": {"hook": {"url": "https://hooks.example.com/canary-2b7d", "payload": {"id": "{{delivery_id}}"}}}}
 
 
-def test_a_table_that_owes_a_webhook_is_waited_for_without_giving_the_block_away(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps({"conn_type": "sqlite", "host": f"{tmp_path}/c.db"})
-    )
+def test_a_table_that_owes_a_webhook_is_waited_for_without_giving_the_block_away(lake: Lake) -> None:
     lake.commit("raw.orders")
     waiting = sensor(triggers=TRIGGERS, timeout=60)
     with pytest.raises(TaskDeferred) as deferred:
@@ -223,9 +208,6 @@ def test_a_table_that_owes_a_webhook_is_waited_for_without_giving_the_block_away
     assert sensor(triggers=TRIGGERS, deferrable=False).execute(context()) == 1
 
 
-def test_a_wait_for_debts_ends_with_its_time(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps({"conn_type": "sqlite", "host": f"{tmp_path}/c.db"})
-    )
+def test_a_wait_for_debts_ends_with_its_time(lake: Lake) -> None:
     with pytest.raises(AirflowSensorTimeout):
         sensor(triggers=TRIGGERS).check_again({}, None, deadline=NOW.isoformat())

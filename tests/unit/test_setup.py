@@ -31,21 +31,16 @@ def found_java(**environment: str) -> str:
     ).stdout.strip()
 
 
-def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
-    ours, other = java(tmp_path / "ours", "21.0.4"), java(tmp_path / "other", "17.0.15")
-    assert found_java(JAVA_HOME=str(ours), PATH=f"{other}/bin:{os.environ['PATH']}") == str(ours)
-
-
-def test_a_java_that_is_too_new_is_passed_over_for_the_one_on_the_path(tmp_path: Path) -> None:
-    newest, other = java(tmp_path / "newest", "25.0.1"), java(tmp_path / "other", "17.0.15")
-    assert found_java(JAVA_HOME=str(newest), PATH=f"{other}/bin:{os.environ['PATH']}") == str(other)
-
-
-def test_a_link_on_the_path_leads_to_the_home(tmp_path: Path) -> None:
-    home = java(tmp_path / "jdk", "17.0.15")
+@pytest.mark.parametrize(("version", "is_chosen"), [("21.0.4", True), ("25.0.1", False), (None, False)])
+def test_java_home_wins_over_the_path_unless_it_is_too_new(
+    tmp_path: Path, version: str | None, is_chosen: bool
+) -> None:
+    first, other = tmp_path / "first", java(tmp_path / "other", "17.0.15")
+    home = {} if version is None else {"JAVA_HOME": str(java(first, version))}
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
-    assert found_java(PATH=f"{tmp_path}/bin:{os.environ['PATH']}") == str(home)
+    (tmp_path / "bin" / "java").symlink_to(other / "bin" / "java")
+    chosen = found_java(**home, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert chosen == str(first if is_chosen else other)
 
 
 def test_every_script_is_sound_bash_and_stops_at_its_first_failure() -> None:
