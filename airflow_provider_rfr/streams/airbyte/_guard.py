@@ -471,7 +471,7 @@ def _working_as_owner(obtain: Callable[[str | None], AccessToken], work: StreamW
                 raise
             except Exception as error:  # noqa: BLE001 - the CDK's, whose text is redacted
                 words = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
-                problem = f"no token could be obtained: {shown(str(words), redactor)}"
+                problem = f"no token could be obtained: {redacted_message(str(words), redactor)}"
             else:
                 redactor.add(token.value)
                 return token
