@@ -43,10 +43,7 @@ _ARG_STORE = Arg(
     help="Connection of the control store (default: rfr_control_store, else the option [rfr] control_store)",
 )
 _ARG_TARGET = Arg(
-    ("--target",),
-    action="append",
-    metavar="TABLE",
-    help="namespace.table; may be repeated (default: all tables)",
+    ("--target",), action="append", metavar="TABLE", help="namespace.table; may be repeated (default: all tables)"
 )
 _ARG_TRIGGER = Arg(
     ("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME (default: all endpoints)"
@@ -79,7 +76,8 @@ def _command(
 
     :param example: arguments after the command's name, for its help
     """
-    path = f"airflow_provider_rfr.cli.{group}.{function or name.replace('-', '_')}"
+    module = {"manifest": "source", "tables": "refresh"}.get(group, group)
+    path = f"airflow_provider_rfr.cli.{module}.{function or name.replace('-', '_')}"
     words = ("airflow rfr", name if name == group else f"{group} {name}", example)
     return ActionCommand(
         name=name,

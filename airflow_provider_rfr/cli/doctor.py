@@ -39,7 +39,7 @@ from airflow_provider_rfr.timeouts import in_threads, within
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
-    from airflow.sdk import DAG, Connection
+    from airflow.sdk import DAG
     from packaging.requirements import Requirement
 
     from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
@@ -62,6 +62,20 @@ _MASTER: Final = re.compile(
     r"yarn|local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|(spark|k8s)://[^:/]+.*"
 )
 """What Spark takes for a master."""
+_REPLACED_BY_DAG: Final = ("Spark", "catalog", "warehouse", "connection")
+"""Checks of connections that the tasks of a DAG name themselves."""
+_CHECKS_OF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "conn_id": ("Spark",),
+    "lake_conn_id": ("catalog", "warehouse"),
+    "control_store_conn_id": ("control store",),
+}
+_CONNECTIONS: Final = ("conn_id", "lake_conn_id", "api_conn_id", "airflow_api_conn_id", "control_store_conn_id")
+_INLINE: Final = ("definition", "manifest")
+"""Fields of a source whose templates a refresh fills in itself, where they hold a mapping."""
+_PAGE_REMEDY: Final = "correct the task's source, or the connection that its api_conn_id names"
+_STORE_REMEDY: Final = "correct the connection rfr_control_store, or the option control_store of section [rfr]"
+_NO_HOST: Final = "its address has a host or a port that no machine can have"
+_HOST_REMEDY: Final = "correct the trigger's address, or let this machine reach it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +93,40 @@ class CheckResult:
 
 
 _Check = Callable[[str, Namespace], Iterator[CheckResult]]
+_CHECKS: Final[dict[str, tuple[_Check, str]]] = {}
+
+
+def _check(name: str, remedy: str) -> Callable[[_Check], _Check]:
+    """Add a check under its name, with the remedy of results that have none of their own."""
+
+    def add(check: _Check) -> _Check:
+        _CHECKS[name] = check, remedy
+        return check
+
+    return add
 
 
 @command
 def doctor(args: Namespace) -> int:
-    """Print the result of each check; 1 if anything is missing."""
+    """Print the result of each check; 1 if anything is missing.
+
+    With ``--dag``, the connections of its tasks replace the usual ones.
+    """
+    is_usual = args.dag is None
+    checks = {name: check for name, check in _CHECKS.items() if is_usual or name not in _REPLACED_BY_DAG}
+    if not is_usual:
+        checks["DAG"] = _dag, "see airflow dags list-import-errors"
     findings = []
-    for finding in _findings(args):
-        findings.append(finding)
-        if args.output not in ("json", "yaml"):
-            _show(finding)
+    for name, (check, remedy) in checks.items():
+        for finding in _checked(name, remedy, check(name, args)):
+            findings.append(finding)
+            if args.output not in ("json", "yaml"):
+                _show(finding)
     missing = sum(finding.outcome == _MISSING for finding in findings)
     if not print_data({"ok": not missing, "checks": [asdict(finding) for finding in findings]}, args):
         result = f"{missing} of {len(findings)} checks found something to do" if missing else "nothing is missing"
-        say(result if args.dag is not None else f"{result}{_HINT_OF_DAG}")
+        say(f"{result}; --dag DAG_ID checks what a DAG's own tasks use" if is_usual else result)
     return 1 if missing else 0
-
-
-def _findings(args: Namespace) -> Iterator[CheckResult]:
-    """Yield the findings of all checks; with ``--dag``, the connections of its tasks replace the usual ones."""
-    for name, (check, remedy) in _CHECKS.items():
-        if args.dag is None or name not in _REPLACED_BY_DAG:
-            yield from _checked(name, remedy, check(name, args))
-    if args.dag is not None:
-        yield from _checked("DAG", _DAG_REMEDY, _dag("DAG", args))
 
 
 def _checked(name: str, remedy: str, findings: Iterator[CheckResult]) -> Iterator[CheckResult]:
@@ -134,6 +158,7 @@ def _show(finding: CheckResult) -> None:
         say(finding.remedy)
 
 
+@_check("versions", f"pip install --upgrade {_PACKAGE}")
 def _versions(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Check that the installed packages are those that this package requires."""
     needed = _requirements()
@@ -175,10 +200,12 @@ def _requirements() -> list[Requirement]:
         return []
 
 
+@_check("Java", "install Java 17 or 21, or set JAVA_HOME to one")
 def _java(name: str, args: Namespace) -> Iterator[CheckResult]:
     yield CheckResult(name, _OK, check_java())
 
 
+@_check("pyspark", f"pip install '{_PACKAGE}[pyspark]'")
 def _pyspark(name: str, args: Namespace) -> Iterator[CheckResult]:
     version = check_pyspark()
     check_localhost()
@@ -191,6 +218,7 @@ def _pyspark(name: str, args: Namespace) -> Iterator[CheckResult]:
         )
 
 
+@_check("Spark", "correct the connection of type spark")
 def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Check the connection, its master, ``spark-submit``, and that a standalone master listens."""
     from airflow_provider_rfr.connections.airflow.lookup import connection_named, extras_of, require_type
@@ -201,7 +229,10 @@ def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
     connection = connection_named(args.spark_conn_id, name, remedy)
     require_type(connection, "spark")
     spark_environment(str(extras_of(connection).get("spark-binary", "spark-submit")), os.environ)
-    master = _master_of(connection)
+    # As the hook of Spark's provider makes it: only a host and a port mean a standalone master.
+    host = connection.host or ""
+    scheme = "" if host and ("://" in host or not connection.port) else "spark://"
+    master = f"{scheme}{host}" + (f":{connection.port}" if connection.port else "")
     if not _MASTER.fullmatch(master):
         remedy = (
             "let its host be yarn, local[*], spark://host or k8s://https://host, e.g. airflow connections add"
@@ -216,13 +247,6 @@ def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
         yield CheckResult(name, _MISSING, f"nothing listens at {master}: {silence}", "start the master, or correct it")
         return
     yield CheckResult(name, _OK, f"{args.spark_conn_id} leads to {master}")
-
-
-def _master_of(connection: Connection) -> str:
-    """Return the master as the hook of Spark's provider makes it: only a host and a port mean a standalone one."""
-    host = connection.host or ""
-    scheme = "" if host and ("://" in host or not connection.port) else "spark://"
-    return f"{scheme}{host}" + (f":{connection.port}" if connection.port else "")
 
 
 def _why_no_master_listens(master: str) -> str | None:
@@ -242,6 +266,7 @@ def _why_no_master_listens(master: str) -> str | None:
     return problem
 
 
+@_check("catalog", "check that it runs and can be reached from here, or correct the lake's connection")
 def _catalog(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.hooks.lake import LakeHook, namespaces_in_words
 
@@ -253,6 +278,7 @@ def _catalog(name: str, args: Namespace) -> Iterator[CheckResult]:
     yield CheckResult(name, _OK, f"{args.lake_conn_id} has {namespaces_in_words(count)}")
 
 
+@_check("warehouse", "let this machine write there, or correct the warehouse in the lake's connection")
 def _warehouse(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.hooks.lake import LakeHook
 
@@ -271,6 +297,7 @@ def _warehouse(name: str, args: Namespace) -> Iterator[CheckResult]:
         yield CheckResult(name, _SKIPPED, "its name is the catalog's own, so only a refresh can write there")
 
 
+@_check("connection", "airflow db check says whether Airflow's database can be used")
 def _connections(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Try each connection of our types as its test button does; the named lake has checks of its own."""
     from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
@@ -325,10 +352,11 @@ def _tried(hook: ApiHook | HttpHook | LakeHook) -> tuple[bool, str]:
     """Return whether the connection works, and the message of its test; an error is a failed test."""
     try:
         return hook.test_connection()
-    except Exception as error:  # noqa: BLE001 - as in _findings
+    except Exception as error:  # noqa: BLE001 - as in _checked
         return False, f"it failed with {type(error).__name__}"
 
 
+@_check("control store", _STORE_REMEDY)
 def _control_store(name: str, args: Namespace) -> Iterator[CheckResult]:
     from sqlalchemy.exc import DBAPIError
 
@@ -378,6 +406,7 @@ def _triggers(args: Namespace) -> TriggerBlock | None:
         ) from None
 
 
+@_check("triggers file", "airflow rfr triggers validate FILE says what is wrong")
 def _triggers_file(name: str, args: Namespace) -> Iterator[CheckResult]:
     block = _triggers(args)
     if block is None:
@@ -386,6 +415,7 @@ def _triggers_file(name: str, args: Namespace) -> Iterator[CheckResult]:
         yield CheckResult(name, _OK, f"nothing wrong, triggers: {len(block.endpoints)}")
 
 
+@_check("sealed keys", "set SOPS_AGE_KEY_FILE to the file with the key")
 def _sealed_keys(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.webhooks.sealing import open_sealed
 
@@ -403,6 +433,7 @@ def _sealed_keys(name: str, args: Namespace) -> Iterator[CheckResult]:
         yield CheckResult(name, _OK, "a key of this machine opens the triggers file")
 
 
+@_check("webhook", "airflow rfr triggers validate FILE says what is wrong")
 def _webhook_hosts(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.webhooks.sealing import open_sealed
 
@@ -493,7 +524,12 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Chec
     from airflow_provider_rfr.hooks.dag_arguments import file_folders
     from airflow_provider_rfr.operators.arguments import shipped_source, stream_names
 
-    if pending := _pending_arguments(task):
+    arguments: dict[str, Any] = {"api_conn_id": task.api_conn_id, "streams": task.streams, "source": task.source}
+    if isinstance(task.source, Mapping):
+        del arguments["source"]
+        fields = {key: value for key, value in task.source.items() if key not in _INLINE or isinstance(value, str)}
+        arguments |= {f"source.{key}": value for key, value in fields.items()}
+    if pending := [name for name, value in arguments.items() if is_pending(value)]:
         templates = f"{', '.join(pending)} {'is a template' if len(pending) == 1 else 'are templates'}"
         yield CheckResult(name, _SKIPPED, f"no page is read: {templates}, which only a run fills in")
         return
@@ -527,41 +563,6 @@ def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: 
     count = len(page.records)
     skipped = f": {page.skipped}" if page.skipped else ""
     yield CheckResult(name, _OK, f"first page read, {count} {'record' if count == 1 else 'records'}{skipped}")
-
-
-_REPLACED_BY_DAG: Final = ("Spark", "catalog", "warehouse", "connection")
-"""Checks of connections that the tasks of a DAG name themselves."""
-_CHECKS_OF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "conn_id": ("Spark",),
-    "lake_conn_id": ("catalog", "warehouse"),
-    "control_store_conn_id": ("control store",),
-}
-_HINT_OF_DAG: Final = "; --dag DAG_ID checks what a DAG's own tasks use"
-_DAG_REMEDY: Final = "see airflow dags list-import-errors"
-_PAGE_REMEDY: Final = "correct the task's source, or the connection that its api_conn_id names"
-_STORE_REMEDY: Final = "correct the connection rfr_control_store, or the option control_store of section [rfr]"
-_NO_HOST: Final = "its address has a host or a port that no machine can have"
-_HOST_REMEDY: Final = "correct the trigger's address, or let this machine reach it"
-_LAKE_REMEDY: Final = "check that it runs and can be reached from here, or correct the lake's connection"
-_WAREHOUSE_REMEDY: Final = "let this machine write there, or correct the warehouse in the lake's connection"
-_CHECKS: Final[Mapping[str, tuple[_Check, str]]] = {
-    "versions": (_versions, f"pip install --upgrade {_PACKAGE}"),
-    "Java": (_java, "install Java 17 or 21, or set JAVA_HOME to one"),
-    "pyspark": (_pyspark, f"pip install '{_PACKAGE}[pyspark]'"),
-    "Spark": (_spark, "correct the connection of type spark"),
-    "catalog": (_catalog, _LAKE_REMEDY),
-    "warehouse": (_warehouse, _WAREHOUSE_REMEDY),
-    "connection": (_connections, "airflow db check says whether Airflow's database can be used"),
-    "control store": (_control_store, _STORE_REMEDY),
-    "triggers file": (_triggers_file, "airflow rfr triggers validate FILE says what is wrong"),
-    "sealed keys": (_sealed_keys, "set SOPS_AGE_KEY_FILE to the file with the key"),
-    "webhook": (_webhook_hosts, "airflow rfr triggers validate FILE says what is wrong"),
-}
-
-
-_CONNECTIONS: Final = ("conn_id", "lake_conn_id", "api_conn_id", "airflow_api_conn_id", "control_store_conn_id")
-_INLINE: Final = ("definition", "manifest")
-"""Fields of a source whose templates a refresh fills in itself, where they hold a mapping."""
 
 
 def _find_dag(dag_id: str) -> DAG:
@@ -623,13 +624,3 @@ def _is_mapped(task: Any) -> bool:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     return isinstance(task, MappedOperator)
-
-
-def _pending_arguments(task: ResumableFullRefreshOperator) -> list[str]:
-    """Return the arguments that are needed to read a page and exist only in a run."""
-    arguments: dict[str, Any] = {"api_conn_id": task.api_conn_id, "streams": task.streams, "source": task.source}
-    if isinstance(task.source, Mapping):
-        del arguments["source"]
-        fields = {key: value for key, value in task.source.items() if key not in _INLINE or isinstance(value, str)}
-        arguments |= {f"source.{key}": value for key, value in fields.items()}
-    return [name for name, value in arguments.items() if is_pending(value)]

@@ -131,9 +131,7 @@ def replay(args: Namespace) -> int:
     """Deliver again, under the same id; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
-    store, changed, left = _change(args, operations.replay, REPLAYABLE)
-    refused = operations.why_not_changed(store, _lake(args), left, is_replay=True)
-    return _show_change(args, changed, refused, "to be delivered again")
+    return _change(args, operations.replay, REPLAYABLE, "to be delivered again", is_replay=True)
 
 
 @command
@@ -141,32 +139,30 @@ def cancel(args: Namespace) -> int:
     """Give pending or dead deliveries up for good; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
-    store, changed, left = _change(args, partial(operations.cancel, detail=args.reason or "cancelled"), CANCELLABLE)
-    refused = operations.why_not_changed(store, _lake(args), left, is_replay=False)
-    return _show_change(args, changed, refused, "cancelled")
+    change = partial(operations.cancel, detail=args.reason or "cancelled")
+    return _change(args, change, CANCELLABLE, "cancelled", is_replay=False)
 
 
 @command
 def pause(args: Namespace) -> None:
     from airflow_provider_rfr.webhooks import operations
 
-    store = _store(args)
-    key = operations.endpoint_named(store, _lake(args), args.target, args.trigger)
-    operations.pause(store, [key])
-    _show_endpoint(args, key, "paused")
+    _change_endpoint(args, operations.pause, "paused")
 
 
 @command
 def resume(args: Namespace) -> None:
     from airflow_provider_rfr.webhooks import operations
 
+    _change_endpoint(args, operations.resume, "resumed")
+
+
+def _change_endpoint(args: Namespace, change: Callable[[Any, Sequence[EndpointKey]], object], state: str) -> None:
+    from airflow_provider_rfr.webhooks import operations
+
     store = _store(args)
     key = operations.endpoint_named(store, _lake(args), args.target, args.trigger)
-    operations.resume(store, [key])
-    _show_endpoint(args, key, "resumed")
-
-
-def _show_endpoint(args: Namespace, key: EndpointKey, state: str) -> None:
+    change(store, [key])
     if not print_data({"endpoint": str(key), "state": state}, args):
         print(f"{key}: {state}")
 
@@ -206,9 +202,17 @@ def _selected(args: Namespace) -> tuple[Any, Selection]:
 
 
 def _change(
-    args: Namespace, change: Callable[[Any, Selection], list[str]], states: Sequence[str]
-) -> tuple[Any, list[str], list[str]]:
-    """Change the named deliveries, and return the store, the ids that were changed, and the other named ids."""
+    args: Namespace,
+    change: Callable[[Any, Selection], list[str]],
+    states: Sequence[str],
+    done: str,
+    *,
+    is_replay: bool,
+) -> int:
+    """Change the named deliveries, and print them and the reasons why others were not changed; return the exit code.
+
+    :param states: of deliveries that can be changed
+    """
     from airflow_provider_rfr.webhooks import operations
 
     if not (args.delivery_id or args.target or args.trigger):
@@ -219,11 +223,8 @@ def _change(
     for table in args.target or (None,):
         operations.known_endpoints(store, _lake(args), table, args.trigger)
     changed = change(store, selection)
-    return store, changed, [delivery_id for delivery_id in args.delivery_id if delivery_id not in changed]
-
-
-def _show_change(args: Namespace, changed: list[str], refused: Mapping[str, str], done: str) -> int:
-    """Print the changed deliveries, and the reasons why others were not changed; return the exit code."""
+    left = [delivery_id for delivery_id in args.delivery_id if delivery_id not in changed]
+    refused = operations.why_not_changed(store, _lake(args), left, is_replay=is_replay)
     if not print_data({"changed": changed, "refused": dict(refused)}, args):
         for identity in changed:
             print(identity)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import (
-    ConnectionDetails,
-    DagAccessEntity,
-    DagDetails,
-)
+from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from airflow.models.connection import Connection
@@ -75,23 +71,21 @@ class Viewer:
         has_teams = bool(new) and _has_teams()
         teams = DagModel.get_dag_id_to_team_name_mapping(new) if has_teams else {}
         for dag_id in new:
-            details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
             # Nobody knows any more whose a DAG was that is gone.
             is_known = not has_teams or DagModel.get_dagmodel(dag_id) is not None
-            self._dags[dag_id] = is_known and self._manager.is_authorized_dag(
-                method="GET", access_entity=DagAccessEntity.RUN, details=details, user=self._user
-            )
+            self._dags[dag_id] = is_known and self._may("GET", dag_id, teams)
 
     def may_trigger(self, dag_id: str) -> bool:
         """Tell whether the DAG exists and the user may start runs of it."""
         if DagModel.get_dagmodel(dag_id) is None:
             return False
-        teams = DagModel.get_dag_id_to_team_name_mapping([dag_id]) if _has_teams() else {}
+        return self._may("POST", dag_id, DagModel.get_dag_id_to_team_name_mapping([dag_id]) if _has_teams() else {})
+
+    def _may(self, method: str, dag_id: str, teams: Mapping[str, str | None]) -> bool:
         details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
+        entity = DagAccessEntity.RUN
         return bool(
-            self._manager.is_authorized_dag(
-                method="POST", access_entity=DagAccessEntity.RUN, details=details, user=self._user
-            )
+            self._manager.is_authorized_dag(method=method, access_entity=entity, details=details, user=self._user)
         )
 
     def connections(self, conn_ids: Iterable[str]) -> frozenset[str]:

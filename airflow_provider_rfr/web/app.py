@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
@@ -25,11 +25,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.web import charts, filters, migrations
+from airflow_provider_rfr.web import charts, filters
 from airflow_provider_rfr.web.access import Viewer, ViewerDep
-from airflow_provider_rfr.web.connections import Connections, read_connections
-from airflow_provider_rfr.web.deliveries import Webhooks, read_webhooks
 from airflow_provider_rfr.web.lakes import LakeRefresh, Lakes, prepare
+from airflow_provider_rfr.web.store_pages import (
+    PLAN_SECONDS,
+    Connections,
+    Webhooks,
+    read_connections,
+    read_in_lake,
+    read_project,
+    read_webhooks,
+)
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -152,18 +159,15 @@ class RefreshFilter:
         """Tell whether the refresh concerns the DAG, run or task, now or in a generation that the viewer may see."""
         if not self.scope:
             return True
-        return any(map(self._names, _history_for(refresh, viewer)))
-
-    def _names(self, generation: PastGeneration) -> bool:
-        pairs = (
-            (self.dag_id, generation.dag_id),
-            (self.run_id, generation.dag_run_id),
-            (self.task_id, generation.task_id),
-        )
-        is_named = all(not wanted or wanted == actual for wanted, actual in pairs)
         # Airflow's frame leaves the placeholder as it is where a task is not mapped.
         index = int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
-        return is_named and (not self.task_id or generation.map_index in (None, index))
+        return any(
+            self.dag_id in ("", generation.dag_id)
+            and self.run_id in ("", generation.dag_run_id)
+            and self.task_id in ("", generation.task_id)
+            and (not self.task_id or generation.map_index in (None, index))
+            for generation in _history_for(refresh, viewer)
+        )
 
     def is_matched(self, refresh: LakeRefresh) -> bool:
         header = refresh.status.header
@@ -218,6 +222,7 @@ def _history_for(refresh: LakeRefresh, viewer: Viewer) -> tuple[PastGeneration, 
 _STATIC: Final = Path(__file__).parent / "static"
 _FILES: Final = {"rfr.css": "text/css", "rfr.js": "text/javascript"}
 _NO_REFRESH: Final = "There is no such refresh, or you may not see it."
+_routes: Final = APIRouter()
 
 
 def make_app() -> FastAPI:
@@ -229,12 +234,7 @@ def make_app() -> FastAPI:
         exception_handlers={StarletteHTTPException: _explained, RequestValidationError: _incomplete},
     )
     app.state.lakes = Lakes()
-    app.add_api_route("/", _refreshes, response_class=HTMLResponse)
-    app.add_api_route("/refresh", _refresh, response_class=HTMLResponse)
-    app.add_api_route("/deliveries", _deliveries, response_class=HTMLResponse)
-    app.add_api_route("/migrations", _migrations, response_class=HTMLResponse)
-    app.add_api_route("/connections", _connections, response_class=HTMLResponse)
-    app.add_api_route("/static/{name}", _file)
+    app.include_router(_routes)
     return app
 
 
@@ -263,6 +263,7 @@ async def _incomplete(request: Request, _error: Any) -> Response:
     return page(request, "error.html", 422, message="This address is not complete.", is_passing=False, login="")
 
 
+@_routes.get("/", response_class=HTMLResponse)
 async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
     snapshot = await request.app.state.lakes.snapshot()
 
@@ -290,6 +291,7 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
     return await run_in_threadpool(answer)
 
 
+@_routes.get("/refresh", response_class=HTMLResponse)
 async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, run_id: str = "") -> Response:
     lakes: Lakes = request.app.state.lakes
     snapshot = await lakes.snapshot()
@@ -325,6 +327,7 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
     return await run_in_threadpool(answer)
 
 
+@_routes.get("/deliveries", response_class=HTMLResponse)
 async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
     by_lake, problems = await request.app.state.lakes.each_lake("deliveries", read_webhooks)
 
@@ -343,11 +346,11 @@ async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
     return await run_in_threadpool(answer)
 
 
+@_routes.get("/migrations", response_class=HTMLResponse)
 async def _migrations(request: Request, viewer: ViewerDep) -> Response:
     lakes: Lakes = request.app.state.lakes
     project, (by_lake, problems) = await asyncio.gather(
-        lakes.shared(("project",), migrations.read_project, 2.0),
-        lakes.each_lake("migrations", migrations.read_in_lake, migrations.SECONDS),
+        lakes.shared(("project",), read_project, 2.0), lakes.each_lake("migrations", read_in_lake, PLAN_SECONDS)
     )
 
     def answer() -> Response:
@@ -368,6 +371,7 @@ async def _migrations(request: Request, viewer: ViewerDep) -> Response:
     return await run_in_threadpool(answer)
 
 
+@_routes.get("/connections", response_class=HTMLResponse)
 async def _connections(request: Request, viewer: ViewerDep) -> Response:
     latest = await request.app.state.lakes.shared(("connections",), read_connections, 2.0)
 
@@ -386,6 +390,7 @@ async def _connections(request: Request, viewer: ViewerDep) -> Response:
     return await run_in_threadpool(answer)
 
 
+@_routes.get("/static/{name}")
 async def _file(name: str) -> Response:
     """Send a file that holds nothing of this installation: the page for those who are not logged in needs it too."""
     if name not in _FILES:

@@ -71,11 +71,6 @@ def short(text: Any) -> str:
     return cut(str(text), _LONGEST_KEY)
 
 
-def quoted(text: str) -> str:
-    """Return a name quoted for a shell, for commands that are copied."""
-    return shlex.quote(text)
-
-
 def without_cursors(text: str) -> str:
     """Return an error without page tokens, neither as such nor in the queries of addresses, and without logins.
 
@@ -98,6 +93,7 @@ def _end_of_value(text: str, start: int) -> int:
     return len(text)
 
 
-FILTERS: Final = {
-    function.__name__: function for function in (number, rate, size, duration, ago, clock, at, short, quoted)
+FILTERS: Final = {function.__name__: function for function in (number, rate, size, duration, ago, clock, at, short)} | {
+    # For commands that are copied.
+    "quoted": shlex.quote
 }

@@ -143,11 +143,7 @@ def test_two_dynamic_streams_of_one_name_are_told_with_it(
     mapping = {"type": "ComponentMappingDefinition", "field_path": ["name"], "value": "{{ components_values['name'] }}"}
     parameters = [{"name": "twice"}, {"name": "twice"}]
     listed = {"type": "StreamParametersDefinition", "list_of_parameters_for_stream": parameters}
-    resolver = {
-        "type": "ParametrizedComponentsResolver",
-        "stream_parameters": listed,
-        "components_mapping": [mapping],
-    }
+    resolver = {"type": "ParametrizedComponentsResolver", "stream_parameters": listed, "components_mapping": [mapping]}
     template = definitions()["links"]
     dynamic = {"type": "DynamicDeclarativeStream", "stream_template": template, "components_resolver": resolver}
     assert manifest("check", written(tmp_path, streams=[], dynamic_streams=[dynamic]), "--config", config) == 1

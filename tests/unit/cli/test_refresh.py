@@ -264,10 +264,7 @@ def test_ctrl_c_ends_the_watch_and_not_the_refresh(lake: Lake, monkeypatch: pyte
 @pytest.mark.test
 @pytest.mark.parametrize(
     ("kind", "host", "words"),
-    [
-        ("rest", "http://127.0.0.1:{}", ["list"]),
-        ("sql", "postgresql+psycopg2://127.0.0.1:{}/lake", ["watch", NAME]),
-    ],
+    [("rest", "http://127.0.0.1:{}", ["list"]), ("sql", "postgresql+psycopg2://127.0.0.1:{}/lake", ["watch", NAME])],
 )
 def test_ctrl_c_ends_a_command_whose_catalog_never_answers(kind: str, host: str, words: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -331,12 +328,7 @@ def test_no_secret_of_the_lake_is_told_whatever_fails(
     ],
 )
 def test_an_address_is_told_without_what_may_be_secret_in_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    host: str,
-    kind: str,
-    said: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, kind: str, said: str
 ) -> None:
     extra = {"catalog_type": kind, "warehouse": str(tmp_path)}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "rfr_lake", "host": host, "extra": extra}))

@@ -96,11 +96,7 @@ def test_the_schema_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_was_sealed_at_the_shell_is_delivered(
-    lake: Lake,
-    receiver: Receiver,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    lake: Lake, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     identity = pyrage.x25519.Identity.generate()
     plain = write(tmp_path, "plain.json", block(receiver, headers={"X-Key": "canary-be03"}))

@@ -13,6 +13,8 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import PageRow, write_rows
 
 CANARY = "c4n4ry-s3cr3t-0f-a-p4ge"
+TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
+REFRESH = "/rfr/refresh?lake=rfr_lake_default&ledger=raw.orders__rfr_ledger"
 
 
 def begun(catalog: Catalog, name: str, where: str | None = None, partitions: int = 4, **labels: Any) -> Ledger:

@@ -27,11 +27,10 @@ from airflow_provider_rfr.web import access, lakes
 from airflow_provider_rfr.web.app import make_app
 from tests.soon import PATIENCE, soon
 from tests.unit.web.conftest import Login, second_lake
-from tests.unit.web.ledgers import CANARY, begun, copies, read_page
+from tests.unit.web.ledgers import CANARY, REFRESH, TASK, begun, copies, read_page
 from tests.unit.web.managers import PickyManager
 
-TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
-ADDRESSES = ("/rfr/", "/rfr/refresh?lake=rfr_lake_default&ledger=raw.orders__rfr_ledger", "/rfr/static/rfr.css")
+ADDRESSES = ("/rfr/", REFRESH, "/rfr/static/rfr.css")
 
 
 def past(**changes: Any) -> str:
@@ -81,7 +80,7 @@ def test_the_list_says_what_is_read_and_the_page_of_one_says_more(login: Login, 
     assert 'value="25"' in listed
     assert "1 of 4" in listed
     assert "/dags/shop/runs/monday/tasks/refresh" in listed
-    one = viewer.get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"})
+    one = viewer.get(REFRESH)
     assert one.status_code == 200
     assert "<polyline" in one.text
     assert "Unfinished partitions" in one.text
@@ -93,9 +92,8 @@ def test_an_error_of_a_hidden_dag_is_gone_when_another_dag_takes_over(login: Log
     taken = Ledger(LedgerTable.load(catalog, "raw.orders"))  # type: ignore[arg-type]
     taken.take_over("p", "k2", TASK)
     viewer = login("viewer")
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    for path in ("/rfr/", "/rfr/refresh"):
-        text = viewer.get(path, params=address).text
+    for path in ("/rfr/", REFRESH):
+        text = viewer.get(path).text
         assert "raw.orders" in text
         assert "hidden reason" not in text
 
@@ -228,12 +226,12 @@ def test_who_may_see_no_asset_is_told_no_address_on_the_page_of_one_refresh(
         raise CatalogError("the catalog 'rfr' (http://10.1.2.3:9) does not answer")
 
     begun(catalog, "raw.orders", **TASK)
-    viewer, address = login("viewer"), {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    viewer = login("viewer")
     assert viewer.get("/rfr/").status_code == 200
     monkeypatch.setattr(pages.state.lakes, "catalog", away)
-    assert "10.1.2.3" in viewer.get("/rfr/refresh", params=address).text
+    assert "10.1.2.3" in viewer.get(REFRESH).text
     monkeypatch.setattr(PickyManager, "is_authorized_asset", lambda *_args, **_values: False)
-    text = viewer.get("/rfr/refresh", params=address).text
+    text = viewer.get(REFRESH).text
     assert "raw.orders" in text
     assert "10.1.2.3" not in text
 
@@ -242,10 +240,7 @@ def test_a_refresh_shows_how_many_copies_of_its_table_are_kept(login: Login, cat
     rows = pa.table({"id": pa.array([1], pa.int64())})
     create_table(catalog, "raw.orders", rows.schema, properties=TABLE_PROPERTIES).append(rows)
     read_page(begun(catalog, "raw.orders", partitions=1, **TASK))
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    assert (
-        "; snapshots: 1, at most 24 replaced copies are kept" in login("owner").get("/rfr/refresh", params=address).text
-    )
+    assert "; snapshots: 1, at most 24 replaced copies are kept" in login("owner").get(REFRESH).text
 
 
 def test_a_target_that_can_not_be_read_hides_nothing_of_its_refresh(
@@ -256,8 +251,7 @@ def test_a_target_that_can_not_be_read_hides_nothing_of_its_refresh(
     ledger = begun(catalog, "raw.orders", partitions=1, **TASK)
     read_page(ledger)
     Path(catalog.load_table("raw.orders").metadata_location.removeprefix("file://")).unlink()
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    text = login("owner").get("/rfr/refresh", params=address).text
+    text = login("owner").get(REFRESH).text
     assert "can&#39;t be read" not in text
     assert "<polyline" in text
     assert "Slowest partitions" not in text, "one partition is the whole refresh"
@@ -267,11 +261,11 @@ def test_the_page_of_a_new_generation_shows_no_page_of_the_one_before(
     login: Login, pages: FastAPI, catalog: Catalog
 ) -> None:
     read_page(begun(catalog, "raw.orders", **TASK))
-    owner, address = login("owner"), {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    assert "<polyline" in owner.get("/rfr/refresh", params=address).text
+    owner = login("owner")
+    assert "<polyline" in owner.get(REFRESH).text
     begun(catalog, "raw.orders", **TASK)
     pages.state.lakes._statuses["rfr_lake_default"]._pause = 0.0
-    assert "<polyline" not in owner.get("/rfr/refresh", params=address).text
+    assert "<polyline" not in owner.get(REFRESH).text
 
 
 def test_the_page_of_a_refresh_that_another_dag_goes_on_with_shows_its_pages(
@@ -279,11 +273,10 @@ def test_the_page_of_a_refresh_that_another_dag_goes_on_with_shows_its_pages(
 ) -> None:
     ledger = begun(catalog, "raw.orders", **TASK | {"dag_id": "hidden_dag"})
     read_page(ledger)
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    assert "<polyline" in login("owner").get("/rfr/refresh", params=address).text
+    assert "<polyline" in login("owner").get(REFRESH).text
     Ledger(LedgerTable.load(catalog, "raw.orders")).take_over("p", "k", TASK)  # type: ignore[arg-type]
     pages.state.lakes._statuses["rfr_lake_default"]._pause = 0.0
-    assert "<polyline" in login("viewer").get("/rfr/refresh", params=address).text
+    assert "<polyline" in login("viewer").get(REFRESH).text
 
 
 def test_a_default_lake_that_a_secrets_backend_denies_hides_no_other(
@@ -324,8 +317,7 @@ def test_a_generation_of_a_dag_that_is_hidden_shows_figures_alone(login: Login, 
     ledger = begun(catalog, "raw.orders", **{**TASK, "dag_id": "hidden_dag", "dag_run_id": "in_secret"})
     ledger.end("SourceError: hidden reason")
     begun(catalog, "raw.orders", **TASK)
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    owner, viewer = (login(name).get("/rfr/refresh", params=address).text for name in ("owner", "viewer"))
+    owner, viewer = (login(name).get(REFRESH).text for name in ("owner", "viewer"))
     assert "hidden reason" in owner
     assert "in_secret" in owner
     assert "hidden reason" not in viewer
@@ -338,25 +330,23 @@ def test_a_generation_of_no_dag_shows_figures_alone_to_who_may_see_no_asset(
 ) -> None:
     begun(catalog, "raw.orders").end("SourceError: hidden reason")
     begun(catalog, "raw.orders", **TASK)
-    viewer, address = login("viewer"), {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    assert "hidden reason" in viewer.get("/rfr/refresh", params=address).text
+    viewer = login("viewer")
+    assert "hidden reason" in viewer.get(REFRESH).text
     monkeypatch.setattr(PickyManager, "is_authorized_asset", lambda *_args, **_values: False)
-    text = viewer.get("/rfr/refresh", params=address).text
+    text = viewer.get(REFRESH).text
     assert "hidden reason" not in text
     assert "abandoned" in text
 
 
 @pytest.mark.parametrize(
-    ("previous", "said"),
-    [(None, "there is no previous one"), (0, "the previous one published none"), (2, "-50.0 %")],
+    ("previous", "said"), [(None, "there is no previous one"), (0, "the previous one published none"), (2, "-50.0 %")]
 )
 def test_rows_are_compared_with_the_previous_refresh_where_there_is_one(
     login: Login, catalog: Catalog, previous: int | None, said: str
 ) -> None:
     ledger = begun(catalog, "raw.orders", partitions=1, **TASK)
     read_page(ledger, previous_rows=previous, state=RefreshState.PUBLISHED, snapshot_id=7, published_rows=1)
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    text = login("owner").get("/rfr/refresh", params=address).text
+    text = login("owner").get(REFRESH).text
     assert f"<dd>{said}</dd>" in text
     assert ("the previous refresh published" in text) is (previous is not None)
 
@@ -367,7 +357,7 @@ def test_markup_in_names_and_errors_stays_text(login: Login, catalog: Catalog) -
     ledger.end(f"SourceError: {hostile}")
     answers = [
         login("owner").get("/rfr/", params={"q": hostile}),
-        login("owner").get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}),
+        login("owner").get(REFRESH),
         login("owner").get("/rfr/refresh", params={"lake": hostile, "ledger": hostile}),
     ]
     for answer in answers:
@@ -436,18 +426,17 @@ def test_a_mapped_task_s_tab_leads_to_its_refresh_alone_also_after_another_run_t
         answer = login("viewer").get("/rfr/", params=tab)
         assert answer.status_code == 303
         assert f"ledger={name}__rfr_ledger&" in answer.headers["location"]
-    shown = login("viewer").get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"})
+    shown = login("viewer").get(REFRESH)
     assert "/runs/monday/tasks/refresh/mapped/0" in shown.text
 
 
 def test_the_tab_of_an_older_run_says_that_a_later_one_has_taken_over(login: Login, catalog: Catalog) -> None:
     begun(catalog, "raw.orders", **TASK)
     begun(catalog, "raw.orders", **{**TASK, "dag_run_id": "tuesday"})
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
     viewer = login("viewer")
-    assert "not of the run monday" in viewer.get("/rfr/refresh", params={**address, "run_id": "monday"}).text
-    for query in (address, {**address, "run_id": "tuesday"}):
-        assert "A later run" not in viewer.get("/rfr/refresh", params=query).text
+    assert "not of the run monday" in viewer.get(f"{REFRESH}&run_id=monday").text
+    for query in ("", "&run_id=tuesday"):
+        assert "A later run" not in viewer.get(f"{REFRESH}{query}").text
 
 
 def test_a_dead_catalog_is_a_sentence_and_what_was_known_stays(

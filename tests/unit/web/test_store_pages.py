@@ -41,13 +41,12 @@ from airflow_provider_rfr.store.deliveries import (
 )
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, DEPLOYS, ENDPOINTS
-from airflow_provider_rfr.web import access, deliveries
+from airflow_provider_rfr.web import access, store_pages
 from airflow_provider_rfr.web.access import Viewer
-from airflow_provider_rfr.web.deliveries import control_store
-from airflow_provider_rfr.web.migrations import read_in_lake
+from airflow_provider_rfr.web.store_pages import control_store, read_in_lake
 from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.web.conftest import Login, second_lake
-from tests.unit.web.ledgers import CANARY, begun
+from tests.unit.web.ledgers import CANARY, REFRESH, begun
 from tests.unit.web.managers import PickyManager
 
 
@@ -151,9 +150,8 @@ def test_an_attempt_that_told_of_several_commits_belongs_to_all_their_dags(
     store.run(lambda connection: connection.execute(delete(DELIVERIES).where(DELIVERIES.c.id != "m")))
     assert "of both" in login("owner").get("/rfr/deliveries").text
     assert ("of both" in login("viewer").get("/rfr/deliveries").text) is is_shown
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    assert '<td class="name">hook</td>' in login("owner").get("/rfr/refresh", params=address).text
-    assert ('<td class="name">hook</td>' in login("viewer").get("/rfr/refresh", params=address).text) is is_shown
+    assert '<td class="name">hook</td>' in login("owner").get(REFRESH).text
+    assert ('<td class="name">hook</td>' in login("viewer").get(REFRESH).text) is is_shown
 
 
 @pytest.mark.parametrize("dags", [("hidden_dag", "shop"), ("shop", "hidden_dag")])
@@ -213,8 +211,7 @@ def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_
     deliver(store, "raw.orders", "shop", outcome="delivered", status=200)
     for number in range(2, 60):
         deliver(store, "raw.orders", "shop", number, snapshot_id=number + 7, outcome="delivered", status=200)
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    text = login("viewer").get("/rfr/refresh", params=address).text
+    text = login("viewer").get(REFRESH).text
     assert "No webhook was due" not in text
     assert text.count('<td class="name">hook</td>') == 1
 
@@ -244,12 +241,7 @@ def test_an_endpoint_s_state_says_what_is_wrong_with_it(
 
 @pytest.mark.parametrize(("catalog_name", "columns"), [("rfr", 0), ("other", 2)])
 def test_connections_of_one_catalog_list_its_webhooks_once_and_several_catalogs_are_told_apart(
-    login: Login,
-    store: ControlStore,
-    two_lakes: None,
-    monkeypatch: pytest.MonkeyPatch,
-    catalog_name: str,
-    columns: int,
+    login: Login, store: ControlStore, two_lakes: None, monkeypatch: pytest.MonkeyPatch, catalog_name: str, columns: int
 ) -> None:
     deliver(store, "raw.orders", "shop", outcome="failed", answer="down")
     deliver(store, "raw.customers", "shop", lake=catalog_name, outcome="failed", answer="down")
@@ -426,16 +418,15 @@ def test_webhooks_that_were_read_before_the_control_store_went_away_are_shown_wi
 ) -> None:
     begun(catalog, "raw.orders", dag_id="shop").commit([], state=RefreshState.PUBLISHED, snapshot_id=7)
     deliver(store, "raw.orders", "shop", outcome="delivered", status=200)
-    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
-    assert "As of" not in login("owner").get("/rfr/refresh", params=address).text
+    assert "As of" not in login("owner").get(REFRESH).text
 
     def away() -> None:
         raise ConfigurationError("control store", "is away")
 
-    monkeypatch.setattr(deliveries, "control_store", away)
+    monkeypatch.setattr(store_pages, "control_store", away)
     for read in pages.state.lakes._reads.values():
         read._pause, read._read_at = 0.0, read._read_at - 70.0
-    text = login("owner").get("/rfr/refresh", params=address).text
+    text = login("owner").get(REFRESH).text
     assert "The control store can&#39;t be read now: control store: is away" in text
     assert "What is shown is 70 s old." in text
     assert '<td class="name">hook</td>' in text

@@ -25,9 +25,7 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import RefreshState, State, TableStatus
 from airflow_provider_rfr.web import charts, filters
 from tests.unit.messages import check_messages
-from tests.unit.web.ledgers import CANARY, begun, read_page
-
-TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
+from tests.unit.web.ledgers import CANARY, TASK, begun, read_page
 
 
 def told(catalog: Catalog) -> TableStatus:
@@ -196,10 +194,7 @@ def test_a_refresh_that_ended_before_airflow_was_asked_is_not_interrupted(
 
     monkeypatch.setattr(tasks, "_states", states)
     found = tasks.with_tasks(statuses(catalog), partial(read_again, catalog))
-    assert {item.table: item.state for item in found} == {
-        "raw.orders": State.PUBLISHED,
-        "raw.lost": State.INTERRUPTED,
-    }
+    assert {item.table: item.state for item in found} == {"raw.orders": State.PUBLISHED, "raw.lost": State.INTERRUPTED}
 
 
 def test_an_attempt_that_went_on_before_airflow_was_asked_is_not_interrupted(

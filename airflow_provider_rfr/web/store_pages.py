@@ -1,0 +1,333 @@
+"""The control store as the pages show it: webhooks, uses of connections, and built-in objects.
+
+Endpoints come with their deliveries and the last attempts; connections with names and states, without values;
+built-in objects with the registry, the last deploys, and the plan of a deploy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.hooks.tasks import states_of_uses
+from airflow_provider_rfr.store import deliveries as rows
+from airflow_provider_rfr.store.engine import ControlStore, find_store
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, RowMapping
+
+    from airflow_provider_rfr.builtins.plan import Plan
+    from airflow_provider_rfr.builtins.state import RecordedObject
+    from airflow_provider_rfr.store.connections import AlterationRecord, Use
+    from airflow_provider_rfr.store.deliveries import Delivery, EndpointRow
+    from airflow_provider_rfr.store.deploys import Deploy, JournalStep
+    from airflow_provider_rfr.web.access import Viewer
+
+_ATTEMPTS: Final = 200
+_ATTEMPTS_READ: Final = 1000
+"""More than are shown, because not all of them are of DAGs that the viewer may see."""
+_SHOWN_OF_COMMIT: Final = 50
+PLAN_SECONDS: Final = 30.0
+"""Between two plans: each one reads the metadata of every table."""
+_DEPLOYS: Final = 20
+_ALTERATIONS: Final = 200
+_stores: dict[str, tuple[tuple[int, int] | None, ControlStore]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """An endpoint.
+
+    :ivar lake: id of the lake's connection
+    :ivar dag_ids: of the runs that made the commits it was told of; None in it for no DAG
+    :ivar condition: disabled, paused, circuit open, failing, dead letters or ok
+    :ivar counts: of its deliveries, by state
+    :ivar latency: median of its last attempts, in milliseconds; None where there is none
+    """
+
+    lake: str
+    row: EndpointRow
+    dag_ids: frozenset[str | None]
+    condition: str
+    counts: dict[str, int]
+    latency: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One attempt that ended; its answer was masked when it was stored.
+
+    :ivar lake: id of the lake's connection
+    :ivar row: its ``dag_ids`` are of the runs that made the commits of which it told; None in it for no DAG
+    """
+
+    lake: str
+    row: RowMapping
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """The control store's knowledge of one lake's webhooks."""
+
+    endpoints: tuple[EndpointView, ...] = ()
+    attempts: tuple[AttemptView, ...] = ()
+
+    def seen_by(self, viewer: Viewer) -> Webhooks:
+        """Return the attempts and endpoints that concern no other DAGs than those that the viewer may see."""
+        dag_ids = (
+            *(attempt.row["dag_ids"] for attempt in self.attempts),
+            *(endpoint.dag_ids for endpoint in self.endpoints),
+        )
+        viewer.learn(frozenset().union(*dag_ids))
+        attempts = [attempt for attempt in self.attempts if all(map(viewer.sees, attempt.row["dag_ids"]))]
+        return Webhooks(
+            tuple(endpoint for endpoint in self.endpoints if all(map(viewer.sees, endpoint.dag_ids))),
+            tuple(attempts[:_ATTEMPTS]),
+        )
+
+    @classmethod
+    def of_lakes(cls, by_lake: Sequence[Webhooks]) -> Webhooks:
+        """Return the webhooks of several connections.
+
+        Connections of one catalog have the same webhooks, which appear once, with the first of these connections.
+        """
+        endpoints = {endpoint.row.id: endpoint for lake in reversed(by_lake) for endpoint in lake.endpoints}
+        attempts = {
+            (attempt.row["id"], attempt.row["number"]): attempt
+            for lake in reversed(by_lake)
+            for attempt in lake.attempts
+        }
+        newest = sorted(attempts.values(), key=lambda attempt: -attempt.row["at"])
+        # Endpoints with dead deliveries first, and then those that do not work.
+        shown = sorted(
+            endpoints.values(),
+            key=lambda view: (-view.counts["dead"], view.condition == "ok", view.lake, str(view.row.key)),
+        )
+        return cls(tuple(shown), tuple(newest[:_ATTEMPTS]))
+
+    @property
+    def lakes(self) -> frozenset[str]:
+        return frozenset(endpoint.lake for endpoint in self.endpoints).union(attempt.lake for attempt in self.attempts)
+
+
+def control_store() -> ControlStore | None:
+    """Return the control store, opened once for each address; None if there is none yet: reading creates none."""
+    hook = ControlStoreHook()
+    if not hook.is_there():
+        return None
+    url = hook.url.render_as_string(hide_password=False)
+    opened, file = _stores.get(url), _file_of(hook.url)
+    if opened is not None and opened[0] == file:
+        return opened[1]
+    store = find_store(url)
+    if opened is not None:
+        opened[1].close()
+    if store is not None:
+        _stores[url] = file, store
+    return store
+
+
+def _file_of(url: URL) -> tuple[int, int] | None:
+    """Return the identity of the file at SQLite's path: another file may have replaced the opened one."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    with suppress(OSError):
+        status = Path(str(url.database)).stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
+def read_webhooks(lake: str) -> Webhooks:
+    """Read the webhooks of a lake.
+
+    :param lake: id of the lake's connection
+    """
+    store = control_store()
+    if store is None:
+        return Webhooks()
+    name = LakeHook(lake).get_lake_document().name
+    with store.read() as connection:
+        now = store.now(connection)
+        endpoints = rows.endpoints_of_table(connection, name)
+        counts = rows.counts_by_endpoint(connection, name)
+        attempts = rows.newest_attempts(connection, name, _ATTEMPTS_READ)
+    nothing = dict.fromkeys(("pending", "delivered", "dead", "cancelled", "merged"), 0)
+    views = []
+    for endpoint in endpoints:
+        count = counts.get(endpoint.id, nothing)
+        times = [attempt["milliseconds"] for attempt in attempts if attempt["endpoint_id"] == endpoint.id]
+        views.append(
+            EndpointView(
+                lake=lake,
+                row=endpoint,
+                dag_ids=endpoint.dag_ids or frozenset({None}),
+                condition=_condition(endpoint, count["dead"], now),
+                counts=count,
+                latency=median(times) if times else None,
+            )
+        )
+    return Webhooks(tuple(views), tuple(AttemptView(lake, attempt) for attempt in attempts))
+
+
+def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:
+    """Return deliveries about one commit, the newest first."""
+    store = control_store()
+    if store is None or snapshot_id is None:
+        return ()
+    selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, tables=(table,), snapshot_id=snapshot_id)
+    with store.read() as connection:
+        return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
+
+
+def _condition(row: EndpointRow, dead: int, now: int) -> str:
+    if row.disabled_at is not None:
+        return "disabled"
+    if row.paused_at is not None:
+        return "paused"
+    if row.is_circuit_open(now):
+        return "circuit open"
+    if row.failing:
+        return "failing"
+    return "dead letters" if dead else "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionUses:
+    """A connection and its uses; ``stale`` is the number of tasks that should have another copy of it."""
+
+    conn_id: str
+    uses: tuple[Use, ...]
+    stale: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """The control store's knowledge of connections."""
+
+    uses: tuple[Use, ...] = ()
+    alterations: tuple[AlterationRecord, ...] = ()
+
+    def seen_by(self, viewer: Viewer) -> tuple[tuple[ConnectionUses, ...], tuple[AlterationRecord, ...]]:
+        """Return connections that the viewer may read, with uses by tasks of DAGs that the viewer may see."""
+        viewer.learn({use.task.dag_id for use in self.uses})
+        uses = [use for use in self.uses if viewer.sees(use.task.dag_id)]
+        named = {copy.conn_id for use in uses for copy in use.connections}
+        readable = viewer.connections(named | {alteration.conn_id for alteration in self.alterations})
+        rows = []
+        for conn_id in sorted(readable):
+            of_it = tuple(use for use in uses if use.of(conn_id) is not None)
+            stale = sum(copy.is_stale for use in of_it if (copy := use.of(conn_id)) is not None)
+            rows.append(ConnectionUses(conn_id, of_it, stale))
+        return tuple(rows), tuple(alteration for alteration in self.alterations if alteration.conn_id in readable)
+
+
+def read_connections() -> Connections:
+    from airflow_provider_rfr.store.connections import list_alterations, list_uses
+
+    store = control_store()
+    if store is None:
+        return Connections()
+    with store.read() as connection:
+        uses = list_uses(connection)
+        alterations = tuple(list_alterations(connection, limit=_ALTERATIONS))
+    states = states_of_uses(uses)
+    return Connections(tuple(replace(use, state=states[use.task]) for use in uses), alterations)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The project of built-in objects, as the control store has it: there is one, whatever lakes there are.
+
+    :ivar steps: of the newest deploy
+    :ivar garbage: tables that wait to be deleted
+    """
+
+    version: str | None
+    revision: int
+    objects: tuple[RecordedObject, ...]
+    deploys: tuple[Deploy, ...]
+    steps: tuple[JournalStep, ...]
+    garbage: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InLake:
+    """The state of the project in one lake.
+
+    :ivar is_deployed: whether any of the objects that were deployed is there
+    :ivar broken_views: name and reason
+    :ivar plan: of what this server's package and its ``RFR_BUILTIN_OBJECTS`` declare; None where none can be made
+    :ivar problem: why not
+    """
+
+    is_deployed: bool
+    broken_views: tuple[tuple[str, str], ...]
+    plan: Plan | None
+    text: str
+    problem: str | None
+
+
+def read_project() -> Project | None:
+    """Read the project from the control store; None if there is no control store yet."""
+    from airflow_provider_rfr.builtins.maintenance import read_recorded
+    from airflow_provider_rfr.store import deploys
+
+    store = control_store()
+    if store is None:
+        return None
+    with store.read() as connection:
+        recorded = read_recorded(connection, PROJECT)
+        history = deploys.history(connection, PROJECT, _DEPLOYS)
+        return Project(
+            version=recorded.version,
+            revision=recorded.revision,
+            objects=recorded.objects,
+            deploys=history,
+            steps=deploys.steps_of(connection, history[0].deploy_id) if history else (),
+            garbage=tuple(retired.physical for retired in deploys.queued(connection, PROJECT)),
+        )
+
+
+def read_in_lake(lake: str) -> InLake | None:
+    """Read the state of the project in one lake; None if there is no control store yet.
+
+    :param lake: id of the lake's connection
+    """
+    from airflow_provider_rfr.builtins.plan import render
+
+    store = control_store()
+    if store is None:
+        return None
+    plan: Plan | None = None
+    problem: str | None = None
+    declared = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
+    try:
+        hook = BuiltinsHook(declared, lake_conn_id=lake)
+    except RfrError as error:
+        hook, problem = BuiltinsHook(lake_conn_id=lake), str(error)
+    # Else the hook opens a store of its own.
+    hook.store = store
+    with closing(hook.catalog):
+        recorded, live = hook.observe()
+        try:
+            plan = hook.plan() if problem is None else None
+        except RfrError as error:
+            problem = str(error)
+    return InLake(
+        is_deployed=any(obj.marker in recorded.by_uuid for obj in live.objects.values()),
+        broken_views=tuple(
+            (user_view.name, user_view.broken) for user_view in live.user_views if user_view.broken is not None
+        ),
+        plan=plan,
+        text="" if plan is None else render(plan),
+        problem=problem,
+    )
