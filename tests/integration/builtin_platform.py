@@ -60,13 +60,7 @@ class Platform:
     def run_app(self, lake: Mapping[str, Any], **fields: Any) -> tuple[int, dict[str, Any], str]:
         """Run the application by a document with these fields, without those that are None."""
         config = self.folder / "migration.json"
-        fields_of_config = {
-            "lake": lake,
-            "store": self.store,
-            "version": "1.0",
-            "objects": ["objects"],
-            **fields,
-        }
+        fields_of_config = {"lake": lake, "store": self.store, "version": "1.0", "objects": ["objects"], **fields}
         config.write_text(json.dumps({name: value for name, value in fields_of_config.items() if value is not None}))
         ended = subprocess.run(
             [sys.executable, str(APP), "--config", str(config)],

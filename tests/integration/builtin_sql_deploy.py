@@ -25,9 +25,7 @@ MADE_BY_US = {"rfr.object-id": "1"}
 RUNS = [Column("id", "bigint"), Column("state", "string"), Column("rows", "string"), Column("region", "string")]
 AS_NUMBER = TableChange(
     updates=[
-        [
-            {"op": "drop", "column": "rows"},
-        ],
+        [{"op": "drop", "column": "rows"}],
         [{"op": "add", "column": "rows", "type": "bigint"}],
         [{"op": "move", "column": "rows", "after": "state"}],
     ],

@@ -20,6 +20,7 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.sample_api import SHOP
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
+from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +131,12 @@ def kill_group(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+def assert_whole(lake: Lake, api: SampleApi, table: str = "raw.items") -> None:
+    ids = lake.rows(table)["id"].to_pylist()
+    assert len(ids) == len(set(ids)), "rows are doubled"
+    assert sorted(ids) == sorted(api.truth("/partitions/items")["ids"]), "rows are missing or foreign"
+
+
 def shop(api: SampleApi, **config: Any) -> dict[str, Any]:
     """The sample API as a source."""
     return {
@@ -145,6 +152,12 @@ def airflow() -> None:
     from airflow.utils.db import initdb
 
     initdb()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.sample_api.client import SampleApi
-from tests.integration.conftest import CRASHING_APP, Lake, Runner, kill_group, shop
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, kill_group, shop
 
 PAGES = 8 * 20
 SECONDS_A_PAGE = 0.04
@@ -34,13 +34,6 @@ def items(runner: Runner, api: SampleApi, **options: object) -> Path:
     return runner.config(source=source, streams=["items"], options={**OPTIONS, **options})
 
 
-def assert_published_whole(lake: Lake, api: SampleApi, table: str = "raw.items") -> None:
-    truth = api.truth("/partitions/items")
-    ids = lake.rows(table)["id"].to_pylist()
-    assert len(ids) == len(set(ids)), "rows are doubled"
-    assert sorted(ids) == sorted(truth["ids"]), "rows are missing or foreign"
-
-
 def allowed(pages_done: int) -> float:
     """Pages that may be fetched again: 5 % of what was done, those on their way, and those that arrive
     while one flush is written."""
@@ -58,7 +51,7 @@ def test_a_sigkill_loses_nothing_and_doubles_nothing(place: str, lake: Lake, run
     visible = place in ("after the target commit", "after the published mark")
     assert lake.has("raw.items") is visible
     second = runner.run(config)
-    assert_published_whole(lake, api)
+    assert_whole(lake, api)
     if place == "after the published mark":
         # It was published and told so: a run without a key is a new refresh.
         assert second.figures["generation"] == 2
@@ -86,7 +79,7 @@ def test_a_sigkill_of_driver_and_jvm_while_pages_are_on_their_way(
     kill_group(process)
     before = api.counts(path="/partitions/*")
     second = runner.run(config)
-    assert_published_whole(lake, api)
+    assert_whole(lake, api)
     again = api.counts(path="/partitions/*")["refetched"] - before["refetched"] - second.figures["overlap_checks"]
     assert again <= allowed(before["pages"])
 
@@ -104,4 +97,4 @@ def test_any_number_of_kills_at_random_moments(lake: Lake, runner: Runner, api: 
         except Exception:
             kill_group(process)
     runner.run(config)
-    assert_published_whole(lake, api)
+    assert_whole(lake, api)

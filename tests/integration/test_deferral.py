@@ -88,12 +88,7 @@ class Task:
         operator = self.operator
         assert operator is not None
         ti = SimpleNamespace(
-            dag_id="d",
-            run_id=self.run_id,
-            task_id="refresh",
-            map_index=-1,
-            stats_tags={},
-            max_tries=operator.retries,
+            dag_id="d", run_id=self.run_id, task_id="refresh", map_index=-1, stats_tags={}, max_tries=operator.retries
         )
         context = {"ti": ti, "task": operator, "task_state_store": self.store, "outlet_events": self.events}
         inside = contextvars.copy_context()
@@ -122,11 +117,7 @@ def api() -> Iterator[SampleApi]:
 def yarn(tmp_path: Path, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[ResourceManager]:
     with ResourceManager(tmp_path / "yarn") as manager:
         monkeypatch.setenv("PATH", f"{manager.install(tmp_path / 'bin')}:{os.environ['PATH']}")
-        spark = {
-            "conn_type": "spark",
-            "host": "yarn",
-            "extra": {"yarn_resourcemanager_webapp_address": manager.url},
-        }
+        spark = {"conn_type": "spark", "host": "yarn", "extra": {"yarn_resourcemanager_webapp_address": manager.url}}
         lake_extra = {"s3_secret_access_key": LAKE_KEY}
         set_connections(monkeypatch, lake, api, spark, spark_conn_id="yarn", lake_extra=lake_extra)
         yield manager

@@ -39,12 +39,7 @@ PAYLOAD = {
 @pytest.fixture
 def receiver(airflow: None) -> Iterator[Receiver]:
     with Receiver() as server:
-        endpoint = {
-            "url": server.url,
-            "payload": PAYLOAD,
-            "onFailure": "block",
-            "maxAttempts": 1,
-        }
+        endpoint = {"url": server.url, "payload": PAYLOAD, "onFailure": "block", "maxAttempts": 1}
         file = Path(os.environ["AIRFLOW_HOME"]) / "triggers.json"
         file.write_text(json.dumps({"triggers": {"config": {"hook": endpoint}}}))
         yield server

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.sample_api.client import SampleApi
-from tests.integration.conftest import CRASHING_APP, Lake, Runner, figures_of, kill_group, shop
-from tests.integration.test_crash_matrix import assert_published_whole, items
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, figures_of, kill_group, shop
+from tests.integration.test_crash_matrix import items
 from tests.soon import PATIENCE, wait_until
 
 FENCED = 3
@@ -41,7 +41,7 @@ def test_a_driver_that_slept_while_another_took_over_can_not_commit(
     try:
         wait_until(lambda: is_stopped(sleeper))
         second = runner.run(config)
-        assert_published_whole(lake, api)
+        assert_whole(lake, api)
         snapshot = lake.table("raw.items").current_snapshot().snapshot_id
         assert second.figures["snapshot_id"] == snapshot
         os.kill(sleeper.pid, signal.SIGCONT)
@@ -54,16 +54,13 @@ def test_a_driver_that_slept_while_another_took_over_can_not_commit(
         assert woken["error"]["type"] == "FencedError"
     else:
         assert woken["snapshot_id"] == snapshot, "a generation that was published is published once"
-    assert_published_whole(lake, api)
+    assert_whole(lake, api)
     assert lake.table("raw.items").current_snapshot().snapshot_id == snapshot
 
 
 @pytest.mark.parametrize(
     "head_start",
-    [
-        pytest.param(True, id="in the driver"),
-        pytest.param(False, id="in Spark's workers", marks=pytest.mark.gate),
-    ],
+    [pytest.param(True, id="in the driver"), pytest.param(False, id="in Spark's workers", marks=pytest.mark.gate)],
 )
 def test_a_driver_that_slept_and_lost_its_refresh_asks_the_api_for_nothing_more_when_it_wakes(
     head_start: bool, lake: Lake, runner: Runner, api: SampleApi
@@ -89,4 +86,4 @@ def test_a_driver_that_slept_and_lost_its_refresh_asks_the_api_for_nothing_more_
     assert sleeper.returncode == FENCED, output[-4000:]
     assert figures_of(output)["error"]["type"] == "FencedError"
     assert api.counts()["requests"] - requests <= 4, "it read on"
-    assert_published_whole(lake, api)
+    assert_whole(lake, api)

@@ -92,12 +92,6 @@ def test_a_commit_to_glue(glue: LossyProxy, tmp_path: Path, name: str, kind: Com
     kind.check(open_catalog(settings), name)
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_commit_to_postgresql(postgres: PostgresServer, tmp_path: Path, name: str, kind: CommitKind) -> None:

@@ -84,12 +84,7 @@ ORDERS = _stream(
     partition_router={
         "type": "SubstreamPartitionRouter",
         "parent_stream_configs": [
-            {
-                "type": "ParentStreamConfig",
-                "stream": _CUSTOMERS,
-                "parent_key": "id",
-                "partition_field": "customer",
-            }
+            {"type": "ParentStreamConfig", "stream": _CUSTOMERS, "parent_key": "id", "partition_field": "customer"}
         ],
     },
 )

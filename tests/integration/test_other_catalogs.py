@@ -18,10 +18,9 @@ from airflow_provider_rfr.lake.tables import list_views
 from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.builtin_platform import TO_NUMBERS, Platform
 from tests.integration.builtin_sql_deploy import SPARK
-from tests.integration.conftest import ROOT, Lake, Runner, kill_group
-from tests.integration.postgres import PostgresServer
+from tests.integration.conftest import ROOT, Lake, Runner, assert_whole, kill_group
 from tests.integration.rest_catalog import RestCatalogServer
-from tests.integration.test_crash_matrix import PAGES, assert_published_whole, items
+from tests.integration.test_crash_matrix import PAGES, items
 from tests.soon import PATIENCE
 
 READ = """
@@ -56,12 +55,6 @@ def read_as_a_user(lake: Lake, *queries: str) -> list[list[list[Any]]]:
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalogServer]:
     with RestCatalogServer(tmp_path_factory.mktemp("rest")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with PostgresServer() as running:
         yield running
 
 
@@ -111,5 +104,5 @@ def test_a_refresh_on_a_rest_catalog_is_killed_half_way_and_resumed(
     api.wait_for_pages(PAGES // 2)
     kill_group(process)
     outcome = runner.run(config)
-    assert_published_whole(lake, api)
+    assert_whole(lake, api)
     assert (outcome.figures["generation"], outcome.figures["attempts"]) == (1, 2)

@@ -14,8 +14,9 @@ import pytest
 from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.headers import read_status
 from tests.integration.conftest import ROOT, Lake, Runner, figures_of, kill_group
+from tests.integration.conftest import ROOT, Lake, Runner, assert_whole, figures_of, kill_group
 from tests.integration.postgres import PostgresServer
-from tests.integration.test_crash_matrix import OPTIONS, PAGES, assert_published_whole, items
+from tests.integration.test_crash_matrix import OPTIONS, PAGES, items
 from tests.soon import PATIENCE, wait_until
 
 FENCED = 3
@@ -35,15 +36,9 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as running:
-        yield running
-
-
 @pytest.fixture
-def lake(server: PostgresServer, tmp_path: Path) -> Lake:
-    properties = {"type": "sql", "uri": server.new_database(), "warehouse": f"file://{tmp_path}/warehouse"}
+def lake(postgres: PostgresServer, tmp_path: Path) -> Lake:
+    properties = {"type": "sql", "uri": postgres.new_database(), "warehouse": f"file://{tmp_path}/warehouse"}
     return Lake(tmp_path, properties)
 
 
@@ -54,7 +49,7 @@ def test_a_refresh_killed_half_way_is_resumed(lake: Lake, runner: Runner, api: S
     kill_group(process)
     before = api.counts(path="/partitions/*")
     outcome = runner.run(config)
-    assert_published_whole(lake, api)
+    assert_whole(lake, api)
     assert (outcome.figures["generation"], outcome.figures["attempts"]) == (1, 2)
     again = api.counts(path="/partitions/*")["refetched"] - before["refetched"] - outcome.figures["overlap_checks"]
     assert again <= 0.05 * before["pages"] + OPTIONS["concurrency"]
@@ -88,16 +83,16 @@ def test_of_two_drivers_that_start_at_once_one_publishes_and_the_other_is_fenced
     assert sorted(driver.returncode for driver in drivers) == [0, FENCED], outputs[0][-3000:] + outputs[1][-3000:]
     fenced = next(figures_of(text) for text, driver in zip(outputs, drivers, strict=True) if driver.returncode)
     assert fenced["error"]["type"] == "FencedError"
-    assert_published_whole(lake, api)
+    assert_whole(lake, api)
     assert len(lake.table("raw.items").metadata.snapshots) == 1
 
 
-def test_an_empty_catalog_bears_many_first_users_at_the_same_moment(server: PostgresServer, tmp_path: Path) -> None:
+def test_an_empty_catalog_bears_many_first_users_at_the_same_moment(postgres: PostgresServer, tmp_path: Path) -> None:
     targets = ["raw.shared", "raw.shared", "raw.own"]
     with ExitStack() as stack:
         users = [stack.enter_context(user_of_a_catalog()) for _ in targets]
         for number in range(6):
-            for uri in (server.new_database(), f"sqlite:///{tmp_path}/catalog-{number}.db"):
+            for uri in (postgres.new_database(), f"sqlite:///{tmp_path}/catalog-{number}.db"):
                 moment = time.time() + 0.2
                 for user, target in zip(users, targets, strict=True):
                     tell(user, f"{moment} {uri} file://{tmp_path}/warehouse-{number} {target}")

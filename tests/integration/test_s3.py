@@ -22,7 +22,7 @@ from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.airflow_tasks import execute, items_operator, set_connections
-from tests.integration.conftest import CRASHING_APP, Lake, Runner, kill_group, shop
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, kill_group, shop
 from tests.soon import soon
 
 KEY_ID = "canary-id-8f21"
@@ -41,11 +41,7 @@ class Store:
 
         self.endpoint = endpoint
         self._client = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id=KEY_ID,
-            aws_secret_access_key=SECRET,
+            "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id=KEY_ID, aws_secret_access_key=SECRET
         )
 
     def make_bucket(self) -> None:
@@ -133,12 +129,6 @@ def lake(tmp_path: Path, store: Store) -> Lake:
 
 def items(runner: Runner, api: SampleApi) -> Path:
     return runner.config(source=shop(api, **CONFIG), streams=["items"], options=OPTIONS)
-
-
-def assert_whole(lake: Lake, api: SampleApi) -> None:
-    ids = lake.rows("raw.items")["id"].to_pylist()
-    assert len(ids) == len(set(ids)), "rows are doubled"
-    assert sorted(ids) == sorted(api.truth("/partitions/items")["ids"]), "rows are missing or foreign"
 
 
 def test_a_kill_in_a_round_on_s3_is_gone_on_with(lake: Lake, runner: Runner, api: SampleApi, store: Store) -> None:

@@ -219,10 +219,7 @@ def test_what_the_program_sealed_by_the_documented_rule_is_opened_here(
 
 
 def test_a_key_that_is_shared_between_groups_is_put_together_by_the_program(
-    theirs: Callable[..., dict[str, Any]],
-    keys: tuple[Key, Key],
-    environment: dict[str, str],
-    document: dict[str, Any],
+    theirs: Callable[..., dict[str, Any]], keys: tuple[Key, Key], environment: dict[str, str], document: dict[str, Any]
 ) -> None:
     sealed = theirs(shamir_threshold=2, key_groups=[{"age": [key.public]} for key in keys])
     assert open_sealed(sealed, environment=environment) == document

@@ -149,9 +149,7 @@ def test_an_expired_token_restarts_its_chain_alone_and_the_parents_are_frozen(
     assert again == {f"/customers/{expiring}/orders"}, "more than the expired chain was read again"
     assert failed["pages_refetched"] == 3
 
-    api.set_faults(
-        {"kind": "change_parents", "add": 2, "remove": [vanishing], "reverse": True, "path": "/customers/*"},
-    )
+    api.set_faults({"kind": "change_parents", "add": 2, "remove": [vanishing], "reverse": True, "path": "/customers/*"})
     since = last_request(api)
     second = runner.run(config).figures
     assert second["partitions"] == len(parents)

@@ -19,14 +19,8 @@ from airflow_provider_rfr.operators.submit import zip_package
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.airflow_tasks import execute, items_operator, set_connections
-from tests.integration.conftest import CRASHING_APP, Lake, Runner, figures_of, is_alive, kill_group
-from tests.integration.standalone import (
-    EXECUTORS_NEED,
-    ClusterRunner,
-    Standalone,
-    executor_python,
-    executor_settings,
-)
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, figures_of, is_alive, kill_group
+from tests.integration.standalone import EXECUTORS_NEED, ClusterRunner, Standalone, executor_python, executor_settings
 from tests.soon import PATIENCE, SOON, wait_until
 
 PARTITIONS, PAGES = 8, 40
@@ -72,12 +66,6 @@ def items(runner: Runner, api: SampleApi, **options: Any) -> Path:
         "secrets": {"api_key": "any-api-key"},
     }
     return runner.config(source=source, streams=["items"], options={**OPTIONS, **options})
-
-
-def assert_whole(lake: Lake, api: SampleApi) -> None:
-    ids = lake.rows("raw.items")["id"].to_pylist()
-    assert len(ids) == len(set(ids)), "rows are doubled"
-    assert sorted(ids) == sorted(api.truth("/partitions/items")["ids"]), "rows are missing or foreign"
 
 
 def outcome_of(process: subprocess.Popen[str]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -17,19 +16,12 @@ from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from tests import forked
 from tests.integration import webhook_program
-from tests.integration.postgres import PostgresServer
 from tests.soon import SOON, wait_until
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
 ID = delivery_id("commit-1", "hook")
 ALL = (("commit", 1), ("enqueue",), ("deliver",))
 AGAIN = (("enqueue",), ("deliver",))
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
 
 
 @dataclass

@@ -25,7 +25,7 @@ from demo.airflow_stack import AirflowStack, free_port
 from demo.cleanup import processes_of
 from demo.run import is_driver
 from tests.clusters.yarn import ResourceManager
-from tests.integration.conftest import ROOT, Lake
+from tests.integration.conftest import ROOT, Lake, assert_whole
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE, wait_until
 
@@ -134,10 +134,7 @@ class Story:
         return "\n".join(file.read_text(errors="replace") for file in sorted(folder.rglob("*.log")))
 
     def assert_whole(self, table: str) -> None:
-        ids = self.lake.rows(table)["id"].to_pylist()
-        truth = sorted(self.api.truth("/partitions/items")["ids"])
-        assert len(ids) == len(set(ids)), "rows are doubled"
-        assert sorted(ids) == truth, "rows are missing"
+        assert_whole(self.lake, self.api, table)
 
     def has(self, table: str) -> bool:
         return load_table(open_catalog(self.lake.settings), table) is not None
@@ -265,7 +262,7 @@ def api_server(airflow: AirflowStack, people: Mapping[str, str]) -> Iterator[str
             start_new_session=True,
         )
         try:
-            wait_for(lambda: _answers(f"{url}/api/v2/version"))
+            wait_for(lambda: answers(f"{url}/api/v2/version"))
             yield url
         finally:
             os.killpg(server.pid, signal.SIGKILL)
@@ -273,7 +270,7 @@ def api_server(airflow: AirflowStack, people: Mapping[str, str]) -> Iterator[str
             passwords.unlink()
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return bool(response.status == 200)

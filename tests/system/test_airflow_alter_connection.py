@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_rfr.sample_api.client import SampleApi
 from demo.airflow_stack import free_port
 from tests.soon import PATIENCE
-from tests.system.conftest import KEY, LATENCY_MS, SIZES, Story, wait_for
+from tests.system.conftest import KEY, LATENCY_MS, SIZES, Story, answers, wait_for
 
 CANARY = "canary-63b1f9-token"
 ROTATED = "canary-63b1f9-rotated"
@@ -262,14 +262,6 @@ def guarded_api(story: Story) -> Iterator[str]:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
             passwords.unlink()
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False
 
 
 def test_airflow_decides_who_may_and_tests_connections_where_that_is_enabled(story: Story) -> None:

@@ -164,8 +164,7 @@ def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(deployed: Story
     task = f"/dags/{DAG}/dagRuns/asked/taskInstances/approve"
     waiting = ("deferred", "awaiting_input")
     wait_for(
-        lambda: story.airflow.call("GET", task)["state"] in waiting,
-        describe=lambda: story.log(DAG, "asked")[-4000:],
+        lambda: story.airflow.call("GET", task)["state"] in waiting, describe=lambda: story.log(DAG, "asked")[-4000:]
     )
     assert "note" not in [column.name for column in columns(story)]
     # Airflow fails a task that is answered before its scheduler has heard that it waits; nobody reads a plan so fast.

@@ -17,11 +17,7 @@ TRIGGER = CommitTrigger("raw.watched", asset="watched_commits", lake_conn_id="la
 COMMITS = Asset("watched_commits", watchers=[AssetWatcher(name="watch", trigger=TRIGGER)])
 
 with DAG(
-    "deliver",
-    schedule=None,
-    render_template_as_native_obj=True,
-    params={"triggers_file": "", "target": ""},
-    **DEFAULTS,
+    "deliver", schedule=None, render_template_as_native_obj=True, params={"triggers_file": "", "target": ""}, **DEFAULTS
 ):
     CommitWebhookOperator(
         task_id="deliver",
