@@ -16,9 +16,8 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.refresh.state import TableStatus
     from airflow_provider_rfr.refresh.after_publish import PartLedger
-    from airflow_provider_rfr.refresh.status import TableStatus
+    from airflow_provider_rfr.refresh.state import TableStatus
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.numbers import dumps
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.streams.airbyte.report import StreamReport
+    from airflow_provider_rfr.streams.airbyte.spec import StreamReport
     from airflow_provider_rfr.streams.read import ConnectorStateManager
 
 

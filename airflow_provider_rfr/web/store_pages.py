@@ -25,8 +25,8 @@ from airflow_provider_rfr.store.engine import ControlStore, find_store
 if TYPE_CHECKING:
     from sqlalchemy import URL, RowMapping
 
+    from airflow_provider_rfr.builtins.model import RecordedObject
     from airflow_provider_rfr.builtins.plan import Plan
-    from airflow_provider_rfr.builtins.state import RecordedObject
     from airflow_provider_rfr.store.connections import AlterationRecord, Use
     from airflow_provider_rfr.store.deliveries import Delivery, EndpointRow
     from airflow_provider_rfr.store.deploys import Deploy, JournalStep

@@ -13,7 +13,6 @@ import pytest
 
 from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.headers import read_status
-from tests.integration.conftest import ROOT, Lake, Runner, figures_of, kill_group
 from tests.integration.conftest import ROOT, Lake, Runner, assert_whole, figures_of, kill_group
 from tests.integration.postgres import PostgresServer
 from tests.integration.test_crash_matrix import OPTIONS, PAGES, items

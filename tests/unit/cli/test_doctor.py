@@ -20,7 +20,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import doctor
-from airflow_provider_rfr.connections.airflow import database, lookup
+from airflow_provider_rfr.connections.airflow import gateways, lookup
 from airflow_provider_rfr.connections.statement import parse_statement
 from airflow_provider_rfr.hooks import api as api_hook
 from airflow_provider_rfr.hooks import control_store
@@ -445,8 +445,8 @@ def test_a_database_of_airflow_s_that_does_not_answer_is_said_so_and_asked_once_
         return lookup.read_connection(conn_id)
 
     monkeypatch.setattr(control_store, "read_connection", read)
-    monkeypatch.setattr(database, "can_be_reached", lambda: True)
-    monkeypatch.setattr(database, "session_of_airflow", session)
+    monkeypatch.setattr(gateways, "can_be_reached", lambda: True)
+    monkeypatch.setattr(gateways, "session_of_airflow", session)
     for detail, remedy in (
         ("Airflow's database does not answer", "see airflow db check"),
         ("Airflow's database has no tables", "airflow db migrate makes them"),
