@@ -44,10 +44,10 @@ from airflow_provider_rfr.sinks.windows import (
     next_values,
     rows_of,
 )
+from airflow_provider_rfr.store import deploys as sink_rows
 from airflow_provider_rfr.store.deploys import SinkRow
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease, default_holder
-from tests.unit.builtins.test_planner_sinks import sinks as sink_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -524,7 +524,7 @@ class _SourceBuilder:
         paginator = paginator.bind(context)
         parents = ParentStreams(self.definition.streams, self.stream)
         router = (stream.partitions or PartitionRouter()).bind(public.at("partitions"), parents)
-        settings = {"config": dict(public.config), "secrets": dict(self._secrets)}
+        rebuild = partial(RestStream.from_definition, config=dict(public.config), secrets=dict(self._secrets))
         records = (stream.records or Records()).bind(public.at("records"), router.slice_fields)
         return RestStream(
             name,
@@ -539,7 +539,7 @@ class _SourceBuilder:
             ],
             variables={"config": public.config},
             fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
-            rebuild=lambda: (partial(RestStream.from_definition, **settings), (self._document, name)),
+            rebuild=lambda: (rebuild, (self._document, name)),
         )
 
     def _base_url(self, stream: StreamDefinition, scope: Scope) -> tuple[str, str]:

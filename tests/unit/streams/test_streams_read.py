@@ -69,7 +69,7 @@ def test_each_page_is_followed_by_its_state_and_the_final_state_comes_once(api: 
 def test_a_second_attempt_reads_from_the_stored_page_on(api: Any, kind: str, is_versioned: bool, request: Any) -> None:
     """Rows 19 and 29."""
     api.add("orders", [3, 3, 2], first=100)
-    stored = {"page": 100} if kind == "stateful" else {"next_page_token": 100}
+    stored: dict[str, Any] = {"page": 100} if kind == "stateful" else {"next_page_token": 100}
     if is_versioned:
         stored = {"version": 1, "state": "next_page", "token": token(kind, 100)}
     messages = list(_read_stream(request.getfixturevalue(kind)("orders"), stream_state=stored))
