@@ -122,9 +122,11 @@ def test_a_run_keeps_its_commit_of_the_repository_and_its_retry_resumes(story: S
     second = commit(repository)
     wait_for(lambda: story.airflow.call("GET", f"/dags/{DAG}/details")["bundle_version"] == second)
 
+    # Not always the first: on a busy machine, Airflow may give up a try before it begins.
+    killed_try = story.task(DAG, "first")["try_number"]
     story.kill(story.drivers())
     story.api.set_faults()
-    assert story.succeed(DAG, "first")["try_number"] == 2
+    assert story.succeed(DAG, "first")["try_number"] == killed_try + 1
     assert story.airflow.call("GET", f"/dags/{DAG}/dagRuns/first")["bundle_version"] == first
     result = xcom(story, "first", "refresh")
     assert (result["generation"], result["attempts"]) == (1, 2)
@@ -154,10 +156,11 @@ def test_results_checkpoints_and_buttons_work_where_another_backend_keeps_xcom(s
     checkpoint = wait_for(lambda: xcom(story, "kept", "report", copy), describe=lambda: story.log(DAG, "kept")[-3000:])
     assert list(checkpoint["tables"]) == ["raw.kept"]
 
+    killed_try = story.task(DAG, "kept")["try_number"]
     story.kill(story.drivers())
     story.wait_for_state(DAG, "kept", "up_for_retry", "queued", "running")
     story.api.set_faults()
-    assert story.succeed(DAG, "kept")["try_number"] == 2
+    assert story.succeed(DAG, "kept")["try_number"] == killed_try + 1
     result = xcom(story, "kept", "refresh")
     assert (result["generation"], result["attempts"], result["rows"]) == (1, 2, 25 * TOTAL)
     assert story.airflow.task(DAG, "kept", "report")["state"] == "success"
