@@ -141,21 +141,13 @@ class LedgerFollower:
 
         :raises Exception: the ledger can't be read
         """
-        from airflow_provider_rfr.lake.ledger_table import LedgerTable
-        from airflow_provider_rfr.lake.schemas import part_of
-
         self._unread.add(table)
         try:
-            header = None
-            ledger = LedgerTable.load(self._open(), table, part_of(self._replace_where))
-            if ledger is not None:
-                self._pointers[table] = {"ledger": ledger.id, "snapshot": str(ledger.snapshot_id)}
-                header = read_header(ledger.summary(GENERATION_KEY))
+            header = self.headers[table] = self._header(table)
         except Exception:
             # The settings are read again with the next catalog: somebody may have corrected them meanwhile.
             self._catalog = None
             raise
-        self.headers[table] = header
         self._unread.discard(table)
         return header
 
@@ -221,6 +213,16 @@ class LedgerFollower:
         if self._catalog is None:
             self._catalog = open_catalog(self._settings())
         return self._catalog
+
+    def _header(self, table: str) -> LedgerHeader | None:
+        from airflow_provider_rfr.lake.ledger_table import LedgerTable
+        from airflow_provider_rfr.lake.schemas import part_of
+
+        ledger = LedgerTable.load(self._open(), table, part_of(self._replace_where))
+        if ledger is None:
+            return None
+        self._pointers[table] = {"ledger": ledger.id, "snapshot": str(ledger.snapshot_id)}
+        return read_header(ledger.summary(GENERATION_KEY))
 
 
 def _is_published(header: LedgerHeader, run_key: str) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from rest_api import Api, Asked
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, RefreshFailedError, SourceDefinitionError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -25,7 +24,7 @@ from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import NobodyWaits, NoSpark
 
 sys.path.append(str(Path(__file__).parents[1] / "streams" / "rest"))
-
+from rest_api import Api, Asked
 
 TABLE = "raw.items"
 BY_PAGE = {"type": "page_number", "page_size": 10, "size_as": {"query": "n"}, "total": {"path": "total"}}

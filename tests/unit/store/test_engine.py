@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def tables(path: Path) -> set[str]:
 
 
 def set_version(folder: Path, version: object) -> None:
-    with sqlite3.connect(folder / "control.db") as connection:
+    with closing(sqlite3.connect(folder / "control.db")) as connection, connection:
         connection.execute(f"UPDATE rfr_settings SET value = '{version}' WHERE name = 'schema'")
 
 
