@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
@@ -55,9 +54,6 @@ _log = logging.getLogger(__name__)
 
 _NAMED_FAILURES = 20
 _BUSY_POLL_SECONDS = 2.0
-_OF_THE_HEADER = (
-    *("generation", "epoch", "attempts", "rounds", "pages", "partitions", "pages_refetched", "overlap_checks"),
-)
 
 
 class Refresh:
@@ -290,12 +286,18 @@ class Refresh:
             _log.warning("published, but not marked so: %s", fenced)
 
     def _take_header(self) -> None:
-        for name in _OF_THE_HEADER:
-            setattr(self.figures, name, getattr(self._ledger.held, name))
+        header, figures = self._ledger.held, self.figures
+        figures.generation, figures.epoch, figures.attempts = header.generation, header.epoch, header.attempts
+        figures.rounds, figures.pages, figures.partitions = header.rounds, header.pages, header.partitions
+        figures.pages_refetched, figures.overlap_checks = header.pages_refetched, header.overlap_checks
 
     def _take_outcome(self, outcome: PublishOutcome) -> None:
-        for name, value in asdict(outcome).items():
-            setattr(self.figures, name, value)
+        self.figures.snapshot_id = outcome.snapshot_id
+        self.figures.rows = outcome.rows
+        self.figures.duplicates_removed = outcome.duplicates_removed
+        self.figures.pages_skipped = outcome.pages_skipped
+        self.figures.records_missing = outcome.records_missing
+        self.figures.schema_changes = outcome.schema_changes
 
 
 def refuses_generation(error: BaseException) -> bool:

@@ -317,20 +317,22 @@ class Progress:
         """Return the progress for Airflow's task state: numbers and times alone, so that it can't hold a secret."""
         now = self.status
         return {
-            **{name: getattr(now, name) for name in _OF_A_CHECKPOINT},
+            "generation": now.generation,
+            "epoch": now.epoch,
             "state": now.state.value,
+            "attempts": now.attempts,
+            "rounds": now.rounds,
+            "pages": now.pages,
+            "records": now.records,
+            "partitions": now.partitions,
+            "partitions_done": now.partitions_done,
+            "pages_refetched": now.pages_refetched,
             "pages_per_second": _rounded(self.pages_per_second),
             "seconds_left": _rounded(self.seconds_left),
             # As text: JavaScript in Airflow's UI rounds a number of its size.
             "snapshot_id": None if now.snapshot_id is None else str(now.snapshot_id),
             "committed_at": now.committed_at.isoformat(),
         }
-
-
-_OF_A_CHECKPOINT: Final = (
-    *("generation", "epoch", "state", "attempts", "rounds", "pages", "records", "partitions", "partitions_done"),
-    "pages_refetched",
-)
 
 
 def rate_in_words(per_second: float) -> str:
