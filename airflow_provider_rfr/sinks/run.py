@@ -23,8 +23,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
-from airflow_provider_rfr import exceptions as errors
-from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    CursorExpiredError,
+    SinkDeliveryError,
+    SinkError,
+    SinkHeldError,
+    SinkLeaseLostError,
+    SnapshotsExpiredError,
+)
 from airflow_provider_rfr.http import client as http
 from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
 from airflow_provider_rfr.http.sockets import AddressGuard, Deadline
@@ -162,19 +169,21 @@ class FileSender:
         """Write the file unless it exists: an existing file is complete."""
         try:
             if not self._files.exists(f"{self._folder}/{batch.id}.{self._format}"):
-                data = b"".join(dumps(row) + b"\n" for row in rows_of(batch.rows, batch.window.keys))
-                if self._format != "jsonl":
-                    buffer = pa.BufferOutputStream()
-                    marks = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
-                    pq.write_table(batch.rows.replace_schema_metadata(marks), buffer, compression="zstd")
-                    data = bytes(buffer.getvalue())
-                self._write(f"{batch.id}.{self._format}", data)
+                self._write(f"{batch.id}.{self._format}", self._encoded(batch))
         except Exception as error:  # noqa: BLE001 - each file system has errors of its own; some print credentials
             why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             raise SinkDeliveryError(batch.sink, f"the file {batch.id} can't be written: {why}") from None
 
     def close(self) -> None:
         """Do nothing: the sender holds no resources."""
+
+    def _encoded(self, batch: Batch) -> bytes:
+        if self._format == "jsonl":
+            return b"".join(dumps(row) + b"\n" for row in rows_of(batch.rows, batch.window.keys))
+        buffer = pa.BufferOutputStream()
+        marks = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
+        pq.write_table(batch.rows.replace_schema_metadata(marks), buffer, compression="zstd")
+        return bytes(buffer.getvalue())
 
     def _write(self, name: str, data: bytes) -> None:
         path = f"{self._folder}/{name}"
@@ -355,7 +364,7 @@ def run_sink(
         if grant is None:
             remedy = "deploy first, e.g. airflow rfr builtins apply"
             raise ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
-        with Lease(store, grant, lambda ours, present: errors.SinkLeaseLostError(name)) as lease:
+        with Lease(store, grant, lambda ours, present: SinkLeaseLostError(name)) as lease:
             return Run(store, lease, identity, name, catalog, source_table or spec.source, spec, sender, stop).go()
 
 
@@ -397,16 +406,16 @@ class Run:
         while True:
             row = self._row()
             if row.held_at is not None:
-                raise errors.SinkHeldError(row.name, f"it is held: {row.held_reason}", _DECIDE)
+                raise SinkHeldError(row.name, f"it is held: {row.held_reason}", _DECIDE)
             table = SourceTable.load(self.catalog, self.source)
             if table is None:
                 problem = f"its source {self.source} has no table"
-                raise errors.SinkError(row.name, problem, "deploy it or name another one")
+                raise SinkError(row.name, problem, "deploy it or name another one")
             if row.since is None and row.physical not in (None, table.uuid):
                 # A deploy that makes the table anew may not have come to say so yet.
                 problem = "its source is another table now, and nothing says where its cursor continues"
                 remedy = f"run it again after the deploy; if none is running, {_DECIDE}"
-                raise errors.SinkError(row.name, problem, remedy)
+                raise SinkError(row.name, problem, remedy)
             try:
                 window = None if row.window is None or row.since is not None else SinkWindow.loads(row.window)
                 values = next_values(row, table, self.spec) if window is None else {}
@@ -416,16 +425,16 @@ class Run:
                     self.move(**values)
                 else:
                     self._send(row, window, table)
-            except errors.SnapshotsExpiredError as error:
+            except SnapshotsExpiredError as error:
                 problem = f"rows that it has not sent can't be known any more: {error}"
                 self.move(**hold_values(problem, None))
-                raise errors.CursorExpiredError(row.name, problem, _DECIDE) from None
+                raise CursorExpiredError(row.name, problem, _DECIDE) from None
 
     def _row(self) -> SinkRow:
         with self.store.read() as connection:
             row = sink_rows.load_sink(connection, self.identity)
         if row is None:
-            raise errors.SinkLeaseLostError(self.name)
+            raise SinkLeaseLostError(self.name)
         return row
 
     def _send(self, row: SinkRow, window: SinkWindow, table: SourceTable) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -69,12 +68,7 @@ def findings(sink: SinkSpec) -> Iterator[Problem]:
         return
     if not isinstance(settings.get(names[0]), str) or not settings[names[0]]:
         yield Problem("sink.settings", f"a sink to {sink.to} has settings.{names[0]}, a text")
-    # Plans and the registry show the path.
-    holds_credentials = True
-    with suppress(ValueError):
-        parts = urlsplit(str(settings.get("path") or ""))
-        holds_credentials = parts.password is not None or any(is_secret(name) for name, _ in parse_qsl(parts.query))
-    if holds_credentials:
+    if _holds_credentials(str(settings.get("path") or "")):
         remedy = "put them into the connection" if sink.to == "http" else "give them to the workers' file system"
         yield Problem("sink.settings.path", "settings.path holds credentials", remedy)
     for name in sorted(settings.keys() - set(names)):
@@ -83,3 +77,12 @@ def findings(sink: SinkSpec) -> Iterator[Problem]:
     for name, (fits, problem, remedy) in _CHECKS.items():
         if name in settings and not fits(settings[name]):
             yield Problem(f"sink.settings.{name}", f"{settings[name]!r} {problem}", remedy)
+
+
+def _holds_credentials(path: str) -> bool:
+    """Tell whether an address has a password, or a parameter with a secret's name: plans and the registry show it."""
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        return True
+    return parts.password is not None or any(is_secret(name) for name, _ in parse_qsl(parts.query))
