@@ -9,7 +9,6 @@ in every worker.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import pickle
@@ -21,7 +20,6 @@ import zipimport
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -224,7 +222,7 @@ class Cluster:
         if master.startswith("local"):
             defaults.setdefault("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
             if self._preload:
-                defaults.setdefault("spark.python.daemon.module", __name__)
+                defaults.setdefault("spark.python.daemon.module", "airflow_provider_rfr.refresh.worker_daemon")
         return defaults
 
 
@@ -391,25 +389,3 @@ def _request(context: SparkContext) -> str:
     count = conf.get("spark.executor.instances") or "any number of"
     cores, memory = conf.get("spark.executor.cores"), conf.get("spark.executor.memory") or "1g"
     return f"{context.master} for {count} executors of {memory}" + (f" and {cores} cores" if cores else "")
-
-
-if __name__ == "__main__":
-    # The parent of Spark's Python workers on this machine, by spark.python.daemon.module. It loads the tasks' modules
-    # before it forks: each worker would otherwise import the same modules again, a second of processor time each, on
-    # cores that should read pages.
-    read_archives_once()
-    # What the publish's tasks need: a short refresh, read while Spark started, has no others.
-    with without_pandas():
-        import pyarrow.dataset  # noqa: F401
-    from pyspark.daemon import manager
-
-    from airflow_provider_rfr.refresh import publish_task  # noqa: F401
-
-    # Tasks know this module by its own name, and not as __main__.
-    import_module("airflow_provider_rfr.refresh.cluster")
-
-    # Spark collects garbage after each task. The modules' objects, some 90,000, live as long as the workers: they
-    # are taken out of what the collector goes through.
-    gc.collect()
-    gc.freeze()
-    manager()

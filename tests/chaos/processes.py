@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "spark_apps" / "full_refresh.py"
 MIGRATION = ROOT / "spark_apps" / "builtin_migration.py"
 SUPERVISOR = ROOT / "tests" / "chaos" / "supervisor.py"
-WORKERS = ("refresh.cluster", "pyspark.daemon", "pyspark/daemon.py")
+WORKERS = ("worker_daemon", "pyspark.daemon", "pyspark/daemon.py")
 
 
 @dataclass(frozen=True, slots=True)
