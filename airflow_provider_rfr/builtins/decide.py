@@ -578,12 +578,7 @@ class _TableChange:
                 continue
             decision.problems.append(because(Why.NEEDS_USING, column.column, column.before or "nothing", column.after))
             if (was := diff.proposed(column)) is not None:
-                # The column with its ``was``, as a line of YAML.
-                both = (replace(diff.wanted[column.column.casefold()], was=()), was)
-                present, before = ({name: text for name, text in asdict(part).items() if text} for part in both)
-                entry = {**present, "was": before}
-                text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
-                decision.paste.append(f"- {text.strip()}")
+                decision.paste.append(_entry(diff.wanted[column.column.casefold()], was))
         return StepAction.REWRITE
 
     def _with_the_rest(self, how: StepAction | None) -> StepAction | None:
@@ -625,3 +620,12 @@ def _decide_load(decision: Decision, *, unfinished: bool) -> None:
         return
     decision.details["load_anew"] = why
     decision.how = decision.how or StepAction.METADATA
+
+
+def _entry(column: Column, was: Was) -> str:
+    """Return the column with its ``was`` as a line of YAML to paste."""
+    both = (replace(column, was=()), was)
+    present, before = ({name: text for name, text in asdict(part).items() if text} for part in both)
+    entry = {**present, "was": before}
+    text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
+    return f"- {text.strip()}"

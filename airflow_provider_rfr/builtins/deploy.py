@@ -362,26 +362,28 @@ def read_document(path: Path) -> MigrationDocument:
     return document.model_copy(update={"objects": tuple(path.parent / obj for obj in document.objects)})
 
 
+def _work(document: MigrationDocument) -> dict[str, Any]:
+    """Do the work that the document asks for, and return the figures."""
+    lake = LakeSettings(document.lake.name, document.lake.properties)
+    engine = SparkSqlEngine(lake, document.spark, document.jars)
+    with closing(open_store(document.store)) as store, closing(engine) as sql:
+        where: dict[str, Any] = {"catalog": open_catalog(lake), "store": store}
+        if (asked := document.refresh) is not None:
+            views = refresh(asked.names, project=document.project, sql=sql, force=asked.force, **where)
+            return {"views": {view.name: asdict(view) for view in views}}
+        spec, plan, replan = document.catalog_spec(), document.plan, document.plan is None
+        if plan is None:
+            plan = make_plan(spec, *observe(**where, project=spec.project, spec=spec), policies=document.policies)
+        applied = apply(plan, spec=spec, sql=sql, actor=document.actor, replan=replan, **where)
+    return {**asdict(replace(applied, steps=())), "steps": len(applied.steps)}
+
+
 def main(document: MigrationDocument, *, began: float) -> int:
     """Deploy or refresh, print one JSON object as the last line, and return the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
-    figures: dict[str, Any]
     try:
-        lake = LakeSettings(document.lake.name, document.lake.properties)
-        engine = SparkSqlEngine(lake, document.spark, document.jars)
-        with closing(open_store(document.store)) as store, closing(engine) as sql:
-            where: dict[str, Any] = {"catalog": open_catalog(lake), "store": store}
-            if (asked := document.refresh) is not None:
-                views = refresh(asked.names, project=document.project, sql=sql, force=asked.force, **where)
-                figures = {"views": {view.name: asdict(view) for view in views}}
-            else:
-                spec, policies = document.catalog_spec(), document.policies
-                plan = document.plan or make_plan(
-                    spec, *observe(**where, project=spec.project, spec=spec), policies=policies
-                )
-                applied = apply(plan, spec=spec, sql=sql, actor=document.actor, replan=document.plan is None, **where)
-                figures = {**asdict(replace(applied, steps=())), "steps": len(applied.steps)}
+        figures = _work(document)
     except Exception as error:
         log.debug("it could not be done", exc_info=error)
         return failed(error, secrets_in({**document.lake.properties, "control store": document.store}))

@@ -70,14 +70,20 @@ _SELECTED = (_ARG_TARGET, _ARG_TRIGGER, _ARG_STATE)
 
 
 def _command(
-    name: str, help: str, *args: Arg, example: str = "", function: str | None = None, group: str = "triggers"
+    name: str,
+    help: str,
+    *args: Arg,
+    example: str = "",
+    function: str | None = None,
+    group: str = "triggers",
+    module: str | None = None,
 ) -> ActionCommand:
     """Return a command of a group; it calls the function of its name, or ``function``, in the group's module.
 
     :param example: arguments after the command's name, for its help
+    :param module: of the function, where it is not named as the group
     """
-    module = {"manifest": "source", "tables": "refresh"}.get(group, group)
-    path = f"airflow_provider_rfr.cli.{module}.{function or name.replace('-', '_')}"
+    path = f"airflow_provider_rfr.cli.{module or group}.{function or name.replace('-', '_')}"
     words = ("airflow rfr", name if name == group else f"{group} {name}", example)
     return ActionCommand(
         name=name,
@@ -303,7 +309,9 @@ _ARG_DAYS = Arg(
 
 
 def _tables(name: str, help: str, *args: Arg, example: str) -> ActionCommand:
-    return _command(name, help, _ARG_TABLES, *args, _ARG_LAKE, ARG_OUTPUT, group="tables", example=example)
+    return _command(
+        name, help, _ARG_TABLES, *args, _ARG_LAKE, ARG_OUTPUT, group="tables", module="refresh", example=example
+    )
 
 
 _TABLES = (
@@ -369,6 +377,7 @@ _MANIFEST = (
         "Show how each stream would be read, without a request",
         *(_ARG_MANIFEST, _ARG_CONFIG, _ARG_COMPONENTS, ARG_OUTPUT),
         group="manifest",
+        module="source",
         example="manifest.yaml",
     ),
     _command(
@@ -376,6 +385,7 @@ _MANIFEST = (
         "Print the fields of the connection to make, from the spec",
         *(_ARG_MANIFEST, ARG_OUTPUT),
         group="manifest",
+        module="source",
         example="manifest.yaml",
     ),
 )

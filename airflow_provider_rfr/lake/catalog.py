@@ -415,10 +415,11 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
     if "py-catalog-impl" in properties:
         return load_catalog(name, **properties)
     kind = CatalogType(str(settings["type"]).lower()) if "type" in settings else infer_catalog_type(name, settings)
-    if kind in (CatalogType.REST, CatalogType.SQL) and "uri" in settings:
+    if kind is CatalogType.REST and "uri" in settings:
         # PyIceberg's own default would ask a silent server ten times more.
-        defaults = {"rest.sigv4.max-retries": "0"} if kind is CatalogType.REST else {}
-        return _limited_catalog(kind)(name, **{**defaults, **settings})
+        return _rest_catalog()(name, **{"rest.sigv4.max-retries": "0", **settings})
+    if kind is CatalogType.SQL and "uri" in settings:
+        return _sql_catalog()(name, **settings)
     if kind in (CatalogType.GLUE, CatalogType.DYNAMODB) and find_spec("botocore"):
         import botocore.config
         import botocore.session
@@ -434,17 +435,7 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 @cache
-def _limited_catalog(kind: CatalogType) -> type[Catalog]:
-    """Return PyIceberg's class for REST or SQL catalogs, with limits of waits."""
-    if kind is CatalogType.SQL:
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        class LimitedSqlCatalog(SqlCatalog):
-            def _init_catalog(self) -> None:
-                limit_waits(self.engine, *WaitLimits.of(self.properties))
-                super()._init_catalog()
-
-        return LimitedSqlCatalog
+def _rest_catalog() -> type[Catalog]:
     from pyiceberg.catalog.rest import RestCatalog
     from requests import Session
 
@@ -462,3 +453,15 @@ def _limited_catalog(kind: CatalogType) -> type[Catalog]:
             session.limits = WaitLimits.of(self.properties)  # type: ignore[attr-defined]
 
     return LimitedRestCatalog
+
+
+@cache
+def _sql_catalog() -> type[Catalog]:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    class LimitedSqlCatalog(SqlCatalog):
+        def _init_catalog(self) -> None:
+            limit_waits(self.engine, *WaitLimits.of(self.properties))
+            super()._init_catalog()
+
+    return LimitedSqlCatalog

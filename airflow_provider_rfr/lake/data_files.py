@@ -250,22 +250,17 @@ def _cast(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool = Tr
                 raise SchemaError(f"column {place} is required and some rows have no value for it")
             children.append(child)
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
-    if (_is_list(wanted) and _is_list(array.type)) or (pa.types.is_map(wanted) and pa.types.is_map(array.type)):
-        return _cast_nested(array, wanted, path, by_name=by_name)
+    if _is_list(wanted) and _is_list(array.type):
+        return _cast_list(array, wanted, path, by_name=by_name)
+    if pa.types.is_map(wanted) and pa.types.is_map(array.type):
+        return _cast_map(array, wanted, path, by_name=by_name)
     try:
         return pc.cast(array, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(f"column {path}: {array.type} does not fit into {wanted}: {error}") from error
 
 
-def _cast_nested(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool) -> pa.Array:
-    """Cast the values inside lists or maps. Arrow's own cast drops fields of structs in maps without an error."""
-    if pa.types.is_map(wanted):
-        whole = pa.concat_arrays([array])  # whose keys and items are those of a slice
-        keys = _cast(whole.keys, wanted.key_type, f"{path}.key", by_name=by_name)
-        items = _cast(whole.items, wanted.item_type, f"{path}.value", by_name=by_name)
-        entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
-        return pa.Array.from_buffers(wanted, len(whole), whole.buffers()[:2], whole.null_count, children=[entries])
+def _cast_list(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool) -> pa.Array:
     large = pa.types.is_large_list(wanted)
     if array.offset:
         array = pa.concat_arrays([array])  # from_arrays() does not accept sliced offsets together with a mask
@@ -273,6 +268,15 @@ def _cast_nested(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bo
     values = _cast(array.values, wanted.value_type, f"{path}.element", by_name=by_name)
     kind = pa.LargeListArray if large else pa.ListArray
     return kind.from_arrays(offsets, values, type=wanted, mask=array.is_null() if array.null_count else None)
+
+
+def _cast_map(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool) -> pa.Array:
+    """Return the maps in the wanted type. Arrow's own cast drops fields of structs inside them without an error."""
+    whole = pa.concat_arrays([array])  # whose keys and items are those of a slice
+    keys = _cast(whole.keys, wanted.key_type, f"{path}.key", by_name=by_name)
+    items = _cast(whole.items, wanted.item_type, f"{path}.value", by_name=by_name)
+    entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
+    return pa.Array.from_buffers(wanted, len(whole), whole.buffers()[:2], whole.null_count, children=[entries])
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
@@ -123,16 +122,19 @@ def infer_records(ndjson: bytes) -> InferredSchema:
     while start < len(ndjson):
         end = ndjson.find(b"\n", start + _BLOCK_BYTES)
         end = len(ndjson) if end < 0 else end
-        block = ndjson[start:end]
-        seen: InferredSchema | None = None
-        # Arrow 26 crashes the process on a record that is a bare null, so every line has to begin an object.
-        if block[:1] == b"{" and block.count(b"\n{") == block.count(b"\n"):
-            # The values of some field may disagree: Python is slower, and accepts that.
-            with suppress(pa.ArrowInvalid):
-                seen = _by_arrow(block)
-        schema = merge(schema, _by_walking(block) if seen is None else seen)
+        schema = merge(schema, _infer_block(ndjson[start:end]))
         start = end + 1
     return schema
+
+
+def _infer_block(block: bytes) -> InferredSchema:
+    # Arrow 26 crashes the process on a record that is a bare null, so every line has to begin an object.
+    if block[:1] == b"{" and block.count(b"\n{") == block.count(b"\n"):
+        try:
+            return _by_arrow(block)
+        except pa.ArrowInvalid:
+            pass  # the values of some field disagree: Python is slower, and accepts that
+    return _by_walking(block)
 
 
 def _by_arrow(block: bytes) -> InferredSchema:

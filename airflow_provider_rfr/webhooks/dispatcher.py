@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial, reduce
-from itertools import repeat
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
@@ -186,9 +185,9 @@ class EndpointWorker:
         # An attempt that began later could be answered after its lease.
         # A quarter of the slack is kept for writing the result before the lease ends.
         latest = asked_at + self._lease - self._slack / 4 - float(self._endpoint.timeout)
-        self.in_hand += len(claims)
-        for job in zip(claims, repeat(latest)):
-            self._jobs.put(job)
+        for new_claim in claims:
+            self.in_hand += 1
+            self._jobs.put((new_claim, latest))
         if claims and not self._threads:
             self._start_thread()
         self._misses = 0 if claims else self._misses + 1
