@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.schemas import part_of
+from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, read_header
 
 

@@ -113,7 +113,7 @@ def watch(args: Namespace) -> int:
 def drop(args: Namespace) -> None:
     """Drop the ledger of a table or a part, with the pages of an unpublished refresh; the table itself stays."""
     from airflow_provider_rfr.lake.ledger_table import LedgerTable
-    from airflow_provider_rfr.lake.schemas import part_of
+    from airflow_provider_rfr.lake.row_filter import part_of
 
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])

@@ -51,10 +51,10 @@ from airflow_provider_rfr.lake.commits import (
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.files import renewal_time
+from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import (
     JSON_TEXT_DOC,
     SYSTEM_COLUMNS,
-    RowFilter,
     column_doc,
     counted,
     full_names,

@@ -104,7 +104,7 @@ class RefreshOptions(_Document):
                 raise ValueError(f"constants.{name}: is not a finite number; write another one, or null")
         if self.constants and self.replace_where is not None:
             # It loads PyIceberg, for which no other parse of a DAG has to wait.
-            from airflow_provider_rfr.lake.schemas import equalities
+            from airflow_provider_rfr.lake.row_filter import equalities
 
             for name, value in equalities(self.replace_where):
                 if name in self.constants and self.constants[name] != value:

@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import (
     SparkJobError,
 )
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.schemas import check_filter, part_of
+from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, maintain
 from airflow_provider_rfr.refresh.budget import BudgetLimiter, DriverBudget

@@ -216,7 +216,7 @@ class LedgerFollower:
 
     def _header(self, table: str) -> LedgerHeader | None:
         from airflow_provider_rfr.lake.ledger_table import LedgerTable
-        from airflow_provider_rfr.lake.schemas import part_of
+        from airflow_provider_rfr.lake.row_filter import part_of
 
         ledger = LedgerTable.load(self._open(), table, part_of(self._replace_where))
         if ledger is None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.lake.ledger_table import LedgerTable, ledger_name, ledgers_in
-from airflow_provider_rfr.lake.schemas import part_of
+from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.tables import TableFacts, table_facts
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.ledger import Ledger

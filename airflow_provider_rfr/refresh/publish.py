@@ -32,7 +32,8 @@ from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChanged
 from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import arrow_schema
-from airflow_provider_rfr.lake.schemas import RowFilter, counted, full_names, listed
+from airflow_provider_rfr.lake.row_filter import RowFilter
+from airflow_provider_rfr.lake.schemas import counted, full_names, listed
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions

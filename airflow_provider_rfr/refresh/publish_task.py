@@ -20,7 +20,7 @@ import pyarrow as pa
 from airflow_provider_rfr.exceptions import ReconciliationError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, load_file
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.schemas import RowFilter
+from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 

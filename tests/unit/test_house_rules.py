@@ -227,6 +227,16 @@ def test_an_import_of_streams_loads_no_http_client() -> None:
     assert done.stdout == "\nFalse\n"
 
 
+def test_a_task_of_a_round_loads_nothing_of_iceberg_that_reads_tables() -> None:
+    """Each Python worker of a cluster imports its task's modules, a tenth of a second for these."""
+    program = (
+        "import sys, airflow_provider_rfr.refresh.round_task\n"
+        "print(*{'pyiceberg.io', 'pyiceberg.manifest', 'pyiceberg.expressions.parser'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_the_packages_of_airflow_import_without_spark() -> None:
     import_all("hooks", "triggers", "operators", blocked={"pyspark"})
 

@@ -16,7 +16,8 @@ from pyiceberg.manifest import DataFile
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.schemas import RowFilter, part_of, target_schema
+from airflow_provider_rfr.lake.row_filter import RowFilter, part_of
+from airflow_provider_rfr.lake.schemas import target_schema
 from airflow_provider_rfr.lake.target import TargetTable
 from tests.soon import SOON
 from tests.unit.messages import raises

@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_provider_rfr.lake import expiry
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.schemas import part_of
+from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import after_publish
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, drop_part_ledgers, maintain, part_ledgers

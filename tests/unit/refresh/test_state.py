@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 from airflow_provider_rfr.exceptions import CatalogError, FencedError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.schemas import part_of
+from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.inspection import status_of, statuses
 from airflow_provider_rfr.refresh.ledger import Ledger

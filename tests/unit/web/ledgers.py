@@ -8,7 +8,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 
 from airflow_provider_rfr.lake.ledger_table import LedgerTable, ledger_name
-from airflow_provider_rfr.lake.schemas import part_of
+from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import PageRow, write_rows
 
