@@ -9,7 +9,6 @@ expressions gives text. Templates are compiled once and run in Jinja2's sandbox;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
@@ -158,15 +157,21 @@ def compile_value(
     """
     if isinstance(value, str):
         return _compile_text(value, place, frozenset(names), config)
-    if not isinstance(value, (Mapping, list)):
-        return ConstantTemplate(value)
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-    items = {str(key): compile_value(item, f"{place}.{key}", names, config) for key, item in pairs}
-    if all(isinstance(item, ConstantTemplate) for item in items.values()):
-        return ConstantTemplate(copy(value))
+    if isinstance(value, Mapping):
+        fields = {str(key): compile_value(item, f"{place}.{key}", names, config) for key, item in value.items()}
+        if _are_constant(fields.values()):
+            return ConstantTemplate(dict(value))
+        return lambda variables: {key: item(variables) for key, item in fields.items()}
     if isinstance(value, list):
-        return lambda variables: [item(variables) for item in items.values()]
-    return lambda variables: {key: item(variables) for key, item in items.items()}
+        items = [compile_value(item, f"{place}.{number}", names, config) for number, item in enumerate(value)]
+        if _are_constant(items):
+            return ConstantTemplate(list(value))
+        return lambda variables: [item(variables) for item in items]
+    return ConstantTemplate(value)
+
+
+def _are_constant(templates: Iterable[SourceTemplate]) -> bool:
+    return all(isinstance(template, ConstantTemplate) for template in templates)
 
 
 def compile_path(
