@@ -1,4 +1,4 @@
-"""The Spark application of a refresh: every stream of the document, one after another, and one line of figures."""
+"""The Spark application of a refresh: the streams of the document side by side, and one line of figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from airflow_provider_rfr.exceptions import (
     EXIT_FAILED,
     EXIT_FENCED,
     RefreshFailedError,
-    RefreshStoppedError,
     RfrError,
 )
 from airflow_provider_rfr.refresh.cluster import Cluster, without_pandas
@@ -48,7 +46,9 @@ _TOTALS = (
 
 
 class Application:
-    """An application that runs the document's streams, one after another; :meth:`stop` is thread-safe.
+    """An application that runs the document's streams side by side; :meth:`stop` is thread-safe.
+
+    So many streams are read at once that there is work for ``concurrency`` requests; each is published when it is read.
 
     :param began: of the process, on the monotonic clock
     :param open_history: opens the history tables of a catalog; None without a control store
@@ -64,7 +64,8 @@ class Application:
         self._session_seconds: float | None = None
         self._stopping = threading.Event()
         self._secrets = secrets_of(config)
-        self._figures: list[dict[str, Any]] = []
+        self._figures: dict[str, dict[str, Any]] = {}
+        self._errors: dict[str, BaseException] = {}
         self._bar: Bar | None = None
         self._cluster = Cluster(
             "rfr full refresh " + ", ".join(config.streams),
@@ -75,43 +76,43 @@ class Application:
     def run(self) -> int:
         """Refresh every stream; a failing one does not stop the others. Return the exit code."""
         with drawn_bar() if can_draw() else nullcontext() as self._bar:
-            errors = self._refresh_all()
-        summary = self._summary(errors)
+            self._refresh_all()
+        summary = self._summary()
         for error in summary.get("errors", ()):
             _tell(f"{error['stream']} failed: {error['message'].removeprefix(error['stream'] + ': ')}")
         # Before Spark is stopped: its shutdown prints stack traces, and the operator hides all that follows this line.
         print(json.dumps(summary), flush=True)
-        if not errors and self._cluster.is_local:
+        if not self._errors and self._cluster.is_local:
             write_in_background()
         self._cluster.stop()
-        codes = [error.exit_code if isinstance(error, RfrError) else EXIT_FAILED for _, error in errors]
+        codes = [error.exit_code if isinstance(error, RfrError) else EXIT_FAILED for error in self._errors.values()]
         # A configuration error outweighs the others: no retry helps.
         return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=0)
 
-    def _refresh_all(self) -> list[tuple[str, BaseException]]:
-        """Refresh every stream; return the errors, each with its stream."""
+    def _refresh_all(self) -> None:
+        """Refresh every stream, and note the figures and errors."""
         if self._bar is not None:
             self._bar.say(_STARTING)
         self._cluster.start()
         for stream, table in self._config.mapped_tables().items():
             _say(f"{stream}: goes to the table {table}, because no table can have its name")
         threading.Thread(target=self._note_session, daemon=True).start()
-        errors: list[tuple[str, BaseException]] = []
-        for stream in self._config.streams:
-            try:
-                if self._stopping.is_set():
-                    raise RefreshStoppedError(f"{stream}: stopped before it began; the next attempt reads it")
-                self._refresh(stream)
-            except Exception as error:  # noqa: BLE001 - reported in the last line, after the other streams
-                _log.debug("%s failed", stream, exc_info=error)
-                if isinstance(error, RefreshFailedError):
-                    # Each partition has a line of its own, because the error's text names only the first of them.
-                    for key, reason in error.failures.items():
-                        _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
-                errors.append((stream, error))
-        if self._history is not None and not self._stopping.is_set():
-            self._history.maintain()
-        return errors
+        # Here, because these imports take a second, in which Spark starts already.
+        from airflow_provider_rfr.refresh.side_by_side import StreamRuns
+
+        runs = StreamRuns(
+            self._config,
+            self._cluster,
+            stopping=self._stopping,
+            report=self._report,
+            open_history=self._open_history,
+        )
+        self._figures, self._errors = runs.run()
+        for stream, error in self._errors.items():
+            if isinstance(error, RefreshFailedError):
+                # Each partition has a line of its own, because the error's text names only the first of them.
+                for key, reason in error.failures.items():
+                    _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
 
     def stop(self, reason: str) -> None:
         """End after the current round; a process that does not end in time is ended hard."""
@@ -123,35 +124,6 @@ class Application:
         timer = threading.Timer(self._config.options.round_seconds + _GRACE_SECONDS, os._exit, (EXIT_FAILED,))
         timer.daemon = True
         timer.start()
-
-    def _refresh(self, stream: str) -> None:
-        # Here, because the imports of the first stream take a second, in which Spark starts already.
-        from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-        from airflow_provider_rfr.refresh.after_publish import AttemptHistory
-        from airflow_provider_rfr.refresh.engine import Refresh
-
-        self._history = self._history or AttemptHistory(self._open_history)
-        lake = self._config.lake
-        catalog = open_catalog(LakeSettings(lake.name, lake.plain_properties()))
-        refresh = Refresh(
-            self._config,
-            stream,
-            catalog,
-            self._cluster,
-            report=lambda report: self._report(stream, report),
-            stopping=self._stopping,
-        )
-        began, error = datetime.now(timezone.utc), None
-        try:
-            refresh.run()
-        except Exception as raised:
-            error = raised
-            raise
-        finally:
-            self._figures.append(asdict(refresh.figures))
-            self._history.record(
-                catalog, self._config, refresh.figures, refresh.header, began=began, error=error, secrets=self._secrets
-            )
 
     def _report(self, stream: str, report: RoundReport) -> None:
         if self._bar is None:
@@ -169,20 +141,23 @@ class Application:
         if (address := self._cluster.ui_address) is not None:
             _say(f"Spark UI: {address}")
 
-    def _summary(self, errors: list[tuple[str, BaseException]]) -> dict[str, Any]:
+    def _summary(self) -> dict[str, Any]:
         """Return the last line: the figures of a single stream, or the totals and the figures of several."""
-        first = self._figures[0] if self._figures else {}
-        phases = {name for item in self._figures for name in item["seconds"]}
-        summary = {**first, **{name: sum(item[name] for item in self._figures) for name in _TOTALS}}
+        figures = [self._figures[stream] for stream in self._config.streams if stream in self._figures]
+        phases = {name for item in figures for name in item["seconds"]}
+        totals = {name: sum(item[name] for item in figures) for name in _TOTALS}
+        summary = {**(figures[0] if figures else {}), **totals}
         summary["seconds"] = {
-            **{name: round(sum(item["seconds"].get(name, 0) for item in self._figures), 3) for name in sorted(phases)},
+            **{name: round(sum(item["seconds"].get(name, 0) for item in figures), 3) for name in sorted(phases)},
             "session_ready": self._session_seconds,
             "total": round(time.monotonic() - self._began, 3),
         }
         if len(self._config.streams) > 1:
-            summary["streams"] = self._figures
+            summary["streams"] = figures
         described = []
-        for stream, error in errors:
+        for stream in self._config.streams:
+            if (error := self._errors.get(stream)) is None:
+                continue
             cause = error.__cause__
             described.append(
                 {

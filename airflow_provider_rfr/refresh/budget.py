@@ -1,4 +1,4 @@
-"""The request budget that all tasks of a refresh share, and the signal that ends their round.
+"""The request budget that all streams and tasks of an application share, and the signal that ends their round.
 
 The driver holds the budget. Executors ask it over an authenticated connection: for a permit for each request if there
 is a rate to keep; for the tokens of logins and OAuth2 grants, which the driver obtains for all tasks; and a few times a
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from airflow_provider_rfr.exceptions import ConfigurationError, ReadInterrupted
 from airflow_provider_rfr.refresh.cluster import task_error
@@ -26,6 +26,8 @@ _IDLE_SECONDS = 1.0
 # Many beats: a process on a busy machine misses some, and must not ask the ledger each time.
 _SLEPT_SECONDS = 3.0
 _TOKEN_POLL_SECONDS = 0.1
+_TaskKey: TypeAlias = tuple[str, int]
+"""Stream and number of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Beat:
     :ivar idle: threads without work
     """
 
+    stream: str
     task: int
     queued: int
     idle: int
@@ -63,19 +66,39 @@ class Budget(Protocol):
 class DriverBudget:
     """The budget in the driver; thread-safe.
 
-    :param requests_per_second: None for no limit
-    :param is_ours: looks into the ledger whether this attempt still holds the refresh
+    A round ends early where a task has been idle for a second while another has partitions that it has not begun, or
+    where a stream has been read to its end for a second: it waits for the round's end to be published.
+
+    :param requests_per_second: over all streams; None for no limit
     """
 
-    def __init__(self, requests_per_second: float | None, is_ours: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, requests_per_second: float | None) -> None:
         self.requests_per_second = requests_per_second
-        self.is_ours = is_ours
+        self._owners: dict[str, Callable[[], bool]] = {}
         self._lock = threading.Lock()
         self._next = 0.0
         self._blocked_until = 0.0
-        self._idle_since: dict[int, float] = {}
-        self._queued: dict[int, int] = {}
+        self._idle_since: dict[_TaskKey, float] = {}
+        self._queued: dict[_TaskKey, int] = {}
+        self._running: set[_TaskKey] = set()
+        self._ended: dict[str, float] = {}
         self._closed = threading.Event()
+
+    def limit(self, requests_per_second: float) -> None:
+        """Keep this rate, too. The lowest one counts for all streams, because those of a document share an API."""
+        with self._lock:
+            self.requests_per_second = min(requests_per_second, self.requests_per_second or requests_per_second)
+
+    def add_stream(self, stream: str, is_ours: Callable[[], bool]) -> None:
+        """Add a stream that is read in rounds.
+
+        :param is_ours: looks into the stream's ledger whether this attempt still holds the refresh
+        """
+        self._owners[stream] = is_ours
+
+    def is_ours(self, stream: str) -> bool:
+        """Tell whether this attempt still holds the refresh of the stream."""
+        return self._owners[stream]()
 
     def reserve(self) -> float:
         with self._lock:
@@ -93,30 +116,41 @@ class DriverBudget:
             self._blocked_until = max(self._blocked_until, time.monotonic() + seconds)
 
     def beat(self, beat: Beat) -> bool:
+        key = (beat.stream, beat.task)
         with self._lock:
             now = time.monotonic()
-            self._queued[beat.task] = beat.queued
+            self._queued[key] = beat.queued
             if beat.idle and not beat.queued:
-                self._idle_since.setdefault(beat.task, now)
+                self._idle_since.setdefault(key, now)
             else:
-                self._idle_since.pop(beat.task, None)
+                self._idle_since.pop(key, None)
             # A task that has been idle for a while can get work from the others only in a new round.
-            idle = any(now - since > _IDLE_SECONDS for since in self._idle_since.values())
-            if idle and any(self._queued.values()):
+            is_idle = any(now - since > _IDLE_SECONDS for since in self._idle_since.values())
+            is_read = any(now - since > _IDLE_SECONDS for since in self._ended.values())
+            if (is_idle and any(self._queued.values())) or (is_read and self._running):
                 self._closed.set()
         return self._closed.is_set()
 
-    def done(self, task: int) -> None:
-        """Record that the task has ended: its core is idle."""
+    def done(self, stream: str, task: int) -> None:
+        """Record that the task has ended: its threads are idle."""
         with self._lock:
-            self._queued[task] = 0
-            self._idle_since.setdefault(task, time.monotonic())
+            now = time.monotonic()
+            self._queued[stream, task] = 0
+            self._idle_since.setdefault((stream, task), now)
+            self._running.discard((stream, task))
+            if not any(name == stream for name, _ in self._running):
+                self._ended.setdefault(stream, now)
 
-    def open_round(self) -> None:
-        """Begin a round: forget the one before."""
+    def open_round(self, tasks: Iterable[tuple[str, int]]) -> None:
+        """Begin a round: forget the one before.
+
+        :param tasks: stream and number of each task
+        """
         with self._lock:
             self._idle_since.clear()
             self._queued.clear()
+            self._ended.clear()
+            self._running = set(tasks)
             self._closed.clear()
             if self.requests_per_second:
                 # Readers that the last round's end interrupted had reserved permits, and sent nothing with them.
@@ -125,6 +159,22 @@ class DriverBudget:
     def close_round(self) -> None:
         """End the round for all tasks, at their next beat."""
         self._closed.set()
+
+
+class StreamBudget:
+    """The budget for requests of one stream that the driver sends outside of rounds.
+
+    :param is_ours: as of :class:`Budget`
+    """
+
+    def __init__(self, budget: DriverBudget, is_ours: Callable[[], bool] = lambda: True) -> None:
+        self.reserve = budget.reserve
+        self.paused = budget.paused
+        self.penalize = budget.penalize
+        self.is_ours = is_ours
+
+    def beat(self, beat: Beat) -> bool:
+        return False
 
 
 class BudgetServer:
@@ -139,12 +189,17 @@ class BudgetServer:
         self._secret = secret
         self._closed = threading.Event()
         # Of the requests that obtain tokens, which keep the same rate.
-        self._context = ReadContext(limiter=BudgetLimiter(budget, stop := threading.Event()), stop=stop)
+        self._context = ReadContext(limiter=BudgetLimiter(StreamBudget(budget), stop := threading.Event()), stop=stop)
         # Without authkey: accept() would ask for it, and a peer that does not answer would keep all others waiting.
         self._listener = Listener((bind or host, 0), backlog=128)
         port = self._listener.address[1]
-        self.address = BudgetAddress((host, port), secret, budget.requests_per_second is not None)
+        self._address = (host, port)
         threading.Thread(target=self._accept, name="rfr-budget", daemon=True).start()
+
+    @property
+    def address(self) -> BudgetAddress:
+        """Return the address at which tasks of a round that begins now reach the budget."""
+        return BudgetAddress(self._address, self._secret, self._budget.requests_per_second is not None)
 
     def close(self) -> None:
         """Accept no more connections."""
@@ -167,14 +222,14 @@ class BudgetServer:
         calls: dict[str, Callable[..., Any]] = {
             name: getattr(self._budget, name) for name in ("reserve", "penalize", "is_ours")
         }
-        task: int | None = None
+        task: _TaskKey | None = None
         try:
             deliver_challenge(connection, self._secret)
             answer_challenge(connection, self._secret)
             while True:
                 name, *arguments = connection.recv()
                 if name == "beat":
-                    task = arguments[0].task
+                    task = arguments[0].stream, arguments[0].task
                     connection.send((self._budget.beat(arguments[0]), self._budget.paused()))
                 elif name == "token":
                     connection.send(self._token(*arguments))
@@ -183,7 +238,7 @@ class BudgetServer:
         # AssertionError: before Python 3.12, multiprocessing refuses a peer's wrong challenge by an assert.
         except (EOFError, OSError, ValueError, AuthenticationError, AssertionError):
             if task is not None:
-                self._budget.done(task)
+                self._budget.done(*task)
         finally:
             connection.close()
 
@@ -214,17 +269,18 @@ class BudgetAddress:
     secret: bytes = field(repr=False)
     limited: bool
 
-    def connect(self) -> _RemoteBudget:
-        """Open a connection; raise OSError when the driver has ended."""
-        return _RemoteBudget(Client(self.address, authkey=self.secret), self.limited)
+    def connect(self, stream: str) -> _RemoteBudget:
+        """Open a connection for a task of the stream; raise OSError when the driver has ended."""
+        return _RemoteBudget(Client(self.address, authkey=self.secret), self.limited, stream)
 
 
 class _RemoteBudget:
     """The driver's budget over a connection; thread-safe. A lost connection ends the round."""
 
-    def __init__(self, connection: Connection, limited: bool) -> None:
+    def __init__(self, connection: Connection, limited: bool, stream: str) -> None:
         self._connection = connection
         self._limited = limited
+        self._stream = stream
         self._lock = threading.Lock()
         self._blocked_until = 0.0
         self._tokens: dict[str, LatestToken] = {}
@@ -252,7 +308,7 @@ class _RemoteBudget:
 
     def is_ours(self) -> bool:
         try:
-            return bool(self._call("is_ours"))
+            return bool(self._call("is_ours", self._stream))
         # Without its driver, nobody could commit what this task would read.
         except (EOFError, OSError):
             return False

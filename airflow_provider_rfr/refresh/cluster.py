@@ -101,6 +101,8 @@ class Cluster:
     :param settings: Spark settings for an application that this process starts itself
     :param preload: load the tasks' modules before local workers fork, without pandas; not where user code runs
     :param executor_wait: seconds after which a job without executors is an error; None for no limit
+    :ivar submitted: jobs so far
+    :ivar running: tasks of the jobs that have not ended
     """
 
     def __init__(
@@ -117,6 +119,9 @@ class Cluster:
         self._settings = settings or {}
         self._context: SparkContext | None = None
         self._error: BaseException | None = None
+        self._jobs = threading.Lock()
+        self.submitted = 0
+        self.running = 0
         self.ready = threading.Event()
 
     def start(self) -> None:
@@ -173,7 +178,17 @@ class Cluster:
         An error that the same task would meet again does not make Spark repeat the task: it comes back as a value, and
         is raised here. What may pass (the network, memory) makes Spark repeat the task, as often as it is set up to.
         """
-        return self._collect(self.context, function, items) if items else []
+        if not items:
+            return []
+        context = self.context
+        with self._jobs:
+            self.submitted += 1
+            self.running += len(items)
+        try:
+            return self._collect(context, function, items)
+        finally:
+            with self._jobs:
+                self.running -= len(items)
 
     def _collect(self, context: SparkContext, function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
         with _readable_errors(context), executors_awaited(context, self._executor_wait):

@@ -25,8 +25,9 @@ class _Document(BaseModel):
 
 
 _NOT_PUBLISH_RULES = (
-    *("concurrency", "round_seconds", "round_bytes", "requests_per_second", "head_start", "max_offenders"),
-    *("on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart", "expire", "executor_wait"),
+    *("concurrency", "streams_at_once", "round_seconds", "round_bytes", "requests_per_second", "head_start"),
+    *("max_offenders", "on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart", "expire"),
+    "executor_wait",
     "constants",  # part of the publish fingerprint, where there are any
 )
 
@@ -39,6 +40,7 @@ class RefreshOptions(_Document):
     :ivar constants: columns that each row of the refresh has besides, with their values: text, numbers, booleans, or
         null. So tenants can share one table, each with its own ``replace_where``
     :ivar concurrency: requests in flight, over the whole application
+    :ivar streams_at_once: streams that are refreshed at the same time; None for as many as keep ``concurrency`` busy
     :ivar round_seconds: seconds after which a round is committed
     :ivar round_bytes: bytes of records after which a round is committed
     :ivar requests_per_second: budget over the whole application; None for no limit
@@ -65,6 +67,7 @@ class RefreshOptions(_Document):
     replace_where: str | None = None
     constants: dict[str, str | int | float | bool | None] | None = None
     concurrency: int = Field(default=16, ge=1, le=4096)
+    streams_at_once: int | None = Field(default=None, ge=1)
     round_seconds: float = Field(default=30.0, gt=0)
     round_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
     requests_per_second: float | None = Field(default=None, gt=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,8 +22,7 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, maintain
-from airflow_provider_rfr.refresh.budget import BudgetLimiter, DriverBudget
-from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.budget import BudgetLimiter, StreamBudget
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, redact, secrets_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import SeenColumns, TaskFigures, key_columns
@@ -40,11 +38,11 @@ from airflow_provider_rfr.refresh.resume import (
     heartbeat,
     silence_seconds,
 )
-from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReader
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
-from airflow_provider_rfr.streams.core import ReadContext, unique_slices
-from airflow_provider_rfr.streams.loader import inline_source, load_stream
-from airflow_provider_rfr.streams.paged import PagedStream, as_paged
+from airflow_provider_rfr.streams.core import ParentReader, ReadContext, unique_slices
+from airflow_provider_rfr.streams.loader import inline_source
+from airflow_provider_rfr.streams.paged import PagedStream, read_all_pages
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -59,33 +57,35 @@ _BUSY_POLL_SECONDS = 2.0
 class Refresh:
     """The refresh of one stream into one target.
 
+    :param rounds: of the application
     :param report: called after each commit of a round
-    :param stopping: set when the driver has to end
+    :param read_parent: as of :class:`ReadContext`
     :ivar figures: filled by :meth:`run`, also where it raises
     """
 
     def __init__(
         self,
         config: RefreshConfig,
-        stream_name: str,
+        stream: PagedStream,
         catalog: Catalog,
-        cluster: Cluster,
+        rounds: Rounds,
         *,
         report: Callable[[RoundReport], None],
-        stopping: threading.Event,
+        read_parent: ParentReader = read_all_pages,
     ) -> None:
         part = part_of(config.options.replace_where)
         self._config = config
         self._relocations = Relocations.of(config.run.moved)
-        self._cluster = cluster
+        self._rounds = rounds
         self._report = report
-        self._stopping = stopping
-        source = config.source.as_source()
-        self._stream: PagedStream = as_paged(load_stream(source, stream_name))
+        self._stopping = rounds.stopping
+        self._stream = stream
         self._options = _within_limits(config.options, self._stream)
         # The driver, too, sends requests: for the schema of some streams, and for partitions that are parents' records.
-        budget = DriverBudget(self._options.requests_per_second)
-        self._stream.bind(ReadContext(BudgetLimiter(budget, stopping), stopping))
+        if self._options.requests_per_second is not None:
+            rounds.budget.limit(self._options.requests_per_second)
+        limiter = BudgetLimiter(StreamBudget(rounds.budget), self._stopping)
+        self._stream.bind(ReadContext(limiter, self._stopping, read_parent=read_parent))
         # Before a page is read: columns that no table can have, a key and a filter over columns that the rows lack.
         self._rules = ColumnRules.of(self._stream, self._options.constants)
         if self._rules.declared is not None and not self._rules.infers:
@@ -93,19 +93,19 @@ class Refresh:
             if part is not None:
                 check_filter(str(self._options.replace_where), self._rules.columns(SeenColumns()))
         # Executors on other machines have no such file.
-        self._source = inline_source(self._stream.source_for_executors(source))
-        name = config.target_of(stream_name)
+        self._source = inline_source(stream.source_for_executors(config.source.as_source()))
+        name = config.target_of(stream.name)
         self._catalog = catalog
         self._target = TargetTable(catalog, name)
-        self._ledger = Ledger(LedgerTable.load_or_create(catalog, name, part))
+        self.ledger = Ledger(LedgerTable.load_or_create(catalog, name, part))
         self._prints: Fingerprints
         self._refused_under: str | None = None
-        self.figures = RefreshFigures(stream_name, name)
+        self.figures = RefreshFigures(stream.name, name)
 
     @property
     def header(self) -> LedgerHeader | None:
         """Return the ledger's header as it was loaded last; None before the first refresh."""
-        return self._ledger.header
+        return self.ledger.header
 
     def run(self) -> RefreshFigures:
         """Open or resume, read, publish; return the figures.
@@ -121,15 +121,15 @@ class Refresh:
                 book = self._open()
             if book is None:
                 return self.figures
-            with heartbeat(self._ledger, self._options):
+            with heartbeat(self.ledger, self._options):
                 with self._phase("read"):
                     self._read(book)
                 # Under the heartbeat: a cluster may give its first executors later than another run waits for a silent
                 # one.
                 with self._phase("spark_start"):
-                    self._cluster.context  # noqa: B018 - waits, and raises what the start raised
+                    self._rounds.cluster.context  # noqa: B018 - waits, and raises what the start raised
                 publisher = Publisher(
-                    self._ledger, book, self._cluster, self._target, self._stream, self._rules, self._config
+                    self.ledger, book, self._rounds.cluster, self._target, self._stream, self._rules, self._config
                 )
                 with self._phase("publish"):
                     try:
@@ -144,7 +144,7 @@ class Refresh:
                 # and sets the mark.
                 self._mark_published(outcome)
                 self._take_outcome(outcome)
-                self._ledger.collect()
+                self.ledger.collect()
                 with self._phase("expire"):
                     maintain(self._catalog, self._options, self.figures)
         return self.figures
@@ -174,7 +174,7 @@ class Refresh:
                 )
             outcome = ended.outcome if isinstance(ended, RfrError) else RfrError.outcome
             try:
-                self._ledger.end(redact(f"{type(ended).__name__}: {ended}", secrets), outcome, self._refused_under)
+                self.ledger.end(redact(f"{type(ended).__name__}: {ended}", secrets), outcome, self._refused_under)
             except FencedError as fenced:
                 # Another attempt took over, which explains the error, too.
                 raise fenced from error
@@ -187,21 +187,21 @@ class Refresh:
     def _wait_for_others(self) -> None:
         """Wait until no other run refreshes this table, as ``on_busy`` says."""
         other, logged = OtherRun(self.figures.target, self._config.run.key, self._options), False
-        while (why := other.must_wait(self._ledger.header, lambda: self._ledger.has_ended)) is not None:
+        while (why := other.must_wait(self.ledger.header, lambda: self.ledger.has_ended)) is not None:
             if not logged:
                 _log.info("%s; waiting for it, since on_busy is wait", why)
                 logged = True
             if self._stopping.wait(_BUSY_POLL_SECONDS):
                 raise RefreshStoppedError(f"{self.figures.stream}: stopped while it waited: {why}")
-            self._ledger.look_again()
+            self.ledger.look_again()
             self._target.reload()
 
     def _open(self) -> PartitionBook | None:
         """Open a generation or take one over; None if it is published already."""
         run = self._config.run
         prints = self._prints = fingerprints_of(self._stream, self._relocations, self._options, self._target.columns)
-        header = self._ledger.header
-        found = self._target.published(self._ledger.id)
+        header = self.ledger.header
+        found = self._target.published(self.ledger.id)
         on_target = header is not None and found is not None and found.generation == header.generation
         decision = decide(header, prints, self._options, run.key, on_target=on_target)
         _log.info("%s: %s", self.figures.target, decision.reason)
@@ -211,7 +211,7 @@ class Refresh:
             self._mark_published(outcome)
         if decision.opening is Opening.NEW:
             slices = (stream_slice.partition for stream_slice in unique_slices(self._stream))
-            return self._ledger.open_generation(
+            return self.ledger.open_generation(
                 ((self._stream.partition_key(stream_slice), stream_slice) for stream_slice in slices),
                 read_fingerprint=prints.read,
                 publish_fingerprint=prints.publish,
@@ -237,8 +237,8 @@ class Refresh:
 
     def _resume(self) -> PartitionBook:
         self.figures.resumed = True
-        book = self._ledger.take_over(self._prints.publish, self._config.run.key, self._labels())
-        table = self._ledger.read_pages()
+        book = self.ledger.take_over(self._prints.publish, self._config.run.key, self._labels())
+        table = self.ledger.read_pages()
         if table is not None:
             checked = self._stream.addressable and self._options.on_source_change != "accept"
             book.remember(table, addressable=checked)
@@ -246,28 +246,27 @@ class Refresh:
         return book
 
     def _read(self, book: PartitionBook) -> None:
-        rounds = Rounds(
-            self._ledger,
+        reader = StreamReader(
+            self.ledger,
             book,
-            self._cluster,
             source=self._source,
             stream=self.figures.stream,
             options=self._options,
+            addressable=self._stream.addressable,
             infers=self._rules.infers,
             report=self._report,
-            stopping=self._stopping,
         )
         try:
-            rounds.read_all()
+            reader.read_all(self._rounds)
         except FencedError:
             raise
         except Exception:
             with suppress(Exception):
-                rounds.figures += TaskFigures(pages=self._ledger.flushed_pages())
+                reader.figures += TaskFigures(pages=self.ledger.flushed_pages())
             raise
         finally:
-            self.figures.pages_fetched = rounds.figures.pages
-            self.figures.pages_skipped = rounds.figures.skipped
+            self.figures.pages_fetched = reader.figures.pages
+            self.figures.pages_skipped = reader.figures.skipped
             self._take_header()
         if book.failed:
             raise _failure(self.figures.stream, book)
@@ -279,14 +278,14 @@ class Refresh:
 
     def _mark_published(self, outcome: PublishOutcome) -> None:
         try:
-            self._ledger.commit(
+            self.ledger.commit(
                 [], state=RefreshState.PUBLISHED, snapshot_id=outcome.snapshot_id, published_rows=outcome.rows
             )
         except FencedError as fenced:
             _log.warning("published, but not marked so: %s", fenced)
 
     def _take_header(self) -> None:
-        header, figures = self._ledger.held, self.figures
+        header, figures = self.ledger.held, self.figures
         figures.generation, figures.epoch, figures.attempts = header.generation, header.epoch, header.attempts
         figures.rounds, figures.pages, figures.partitions = header.rounds, header.pages, header.partitions
         figures.pages_refetched, figures.overlap_checks = header.pages_refetched, header.overlap_checks

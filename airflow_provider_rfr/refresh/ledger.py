@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
@@ -25,6 +25,7 @@ from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.numbers import loads
 from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.pages import PageFile, SeenColumns, opening_rows, write_rows
 from airflow_provider_rfr.refresh.partitions import (
@@ -35,6 +36,7 @@ from airflow_provider_rfr.refresh.partitions import (
     uncommitted_files,
 )
 from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, RefreshState, read_header
+from airflow_provider_rfr.streams.core import Page
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ _TRIES = 8
 _TRIM_EVERY = 8
 _LONGEST_ERROR = 2_000
 _KEPT_PAGES = 100_000
+_RECORD_COLUMNS = ("partition_ordinal", "chain", "record_count", "request", "skipped", "records")
 
 
 class Ledger:
@@ -237,6 +240,20 @@ class Ledger:
     def read_pages(self) -> pa.Table | None:
         """Return all committed page rows of the generation, with the columns ``PAGE_COLUMNS``; None for no pages."""
         return self._pages_in(self.page_files())
+
+    def read_records(self) -> Iterator[tuple[Mapping[str, Any], Page]]:
+        """Yield the pages of the newest generation that count, with their slices, in the order of their files."""
+        with self._lock:
+            book, *_ = self._look_for_files()
+        chains = book.live_chains
+        for location in self.page_files():
+            for row in self.store.read_table(location, _RECORD_COLUMNS).to_pylist():
+                ordinal = row["partition_ordinal"]
+                if row["chain"] == chains.get(ordinal, 0):
+                    lines = row["records"].encode().split(b"\n") if row["record_count"] else ()
+                    records = [loads(line) for line in lines]
+                    page = Page(records, request=row["request"], skipped=row["skipped"])
+                    yield json.loads(book.slices[ordinal]), page
 
     def page_files(self) -> dict[str, int]:
         """Return the bytes of the generation's committed files that hold pages, by location."""

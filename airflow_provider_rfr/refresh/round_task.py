@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -26,7 +28,7 @@ from airflow_provider_rfr.refresh.chains import (
     Scheduler,
     seen_marks,
 )
-from airflow_provider_rfr.refresh.cluster import task_attempt
+from airflow_provider_rfr.refresh.cluster import may_pass, task_attempt, task_error
 from airflow_provider_rfr.refresh.config import secret_values
 from airflow_provider_rfr.refresh.pages import (
     Flusher,
@@ -45,7 +47,7 @@ from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 from airflow_provider_rfr.streams.tokens import OwnTokens, TokenOwner
 
 _UNWIND_SECONDS = 0.5
-_MAX_SOURCES_KEPT = 8
+_MAX_SOURCES_KEPT = 64
 _idle_streams: dict[bytes, list[PagedStream]] = {}
 
 
@@ -57,7 +59,7 @@ class RoundLimits:
     :ivar bytes: of records
     :ivar read_seconds: seconds that this attempt had read before
     :ivar read_pages: this task's share of the pages that this attempt had read before
-    :ivar linger: seconds that a page in flight gets after the round's end
+    :ivar grace: seconds that a page in flight gets after the round's end
     """
 
     threads: int
@@ -65,7 +67,7 @@ class RoundLimits:
     bytes: int
     read_seconds: float = 0.0
     read_pages: float = 0.0
-    linger: float = 2.0
+    grace: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +91,39 @@ class RoundTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of one task; the driver commits its ``files``."""
+    """The result of one task; the driver commits its ``files``.
+
+    :ivar error: what ended the task, and would end it again; None where it ended well
+    """
 
     files: tuple[PageFile, ...] = ()
     progress: tuple[PartitionProgress, ...] = ()
     figures: TaskFigures = field(default_factory=TaskFigures)
+    error: BaseException | None = None
 
 
-def run_remote_task(address: BudgetAddress, task: RoundTask) -> TaskResult:
-    """Run a task in an executor, with the driver's budget."""
-    budget = address.connect()
+def run_remote_tasks(address: BudgetAddress, tasks: Sequence[RoundTask]) -> list[TaskResult]:
+    """Run tasks of several streams side by side in an executor, with the driver's budget.
+
+    An error is a value of the result, so that it ends no other stream; but an error that may pass is raised, for Spark
+    to repeat all of the tasks.
+    """
+    attempt = task_attempt()
+    with ThreadPoolExecutor(len(tasks), thread_name_prefix="rfr-task") as pool:
+        return list(pool.map(partial(_run_remote_task, address, attempt), tasks))
+
+
+def _run_remote_task(address: BudgetAddress, attempt: int, task: RoundTask) -> TaskResult:
     try:
-        return run_round_task(replace(task, label=replace(task.label, attempt=task_attempt())), budget, tokens=budget)
-    finally:
-        budget.close()
+        budget = address.connect(task.stream)
+        try:
+            return run_round_task(replace(task, label=replace(task.label, attempt=attempt)), budget, tokens=budget)
+        finally:
+            budget.close()
+    except Exception as error:
+        if may_pass(error):
+            raise
+        return TaskResult(error=task_error(error))
 
 
 def run_round_task(
@@ -214,21 +235,21 @@ class _Reading:
     def run(self, tokens: TokenOwner) -> None:
         """Read until nothing is left, the time is up, or the round is closed.
 
-        A page in flight at the end gets ``linger`` seconds; then its reader is stopped, and a reader that hangs in the
+        A page in flight at the end gets ``grace`` seconds; then its reader is stopped, and a reader that hangs in the
         network is left behind: what it may still deliver does not count.
         """
-        limits, task = self._task.limits, self._task.label.task
+        limits, task = self._task.limits, (self._task.stream, self._task.label.task)
         self._stream.bind(ReadContext(self._limiter, self._stop, tokens))
         for thread in self._threads:
             thread.start()
         until = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds
         while not self._scheduler.closing and not self._join(time.monotonic() + BEAT_SECONDS, or_closed=True):
-            if self._is_over(Beat(task, *self._scheduler.load())) or time.monotonic() >= until:
+            if self._is_over(Beat(*task, *self._scheduler.load())) or time.monotonic() >= until:
                 self._scheduler.close()
-        until = time.monotonic() + limits.linger
+        until = time.monotonic() + limits.grace
         while not self._join(min(until, time.monotonic() + BEAT_SECONDS)) and time.monotonic() < until:
             # The beats continue: they bring the penalties that readers in flight have to keep.
-            self._is_over(Beat(task, 0, 0))
+            self._is_over(Beat(*task, 0, 0))
         self._stop.set()
         self._join(time.monotonic() + _UNWIND_SECONDS)
 

@@ -1,9 +1,13 @@
 """Rounds: read in tasks, commit the flushed files, plan the next round, until every partition is complete or failed.
 
+The streams of an application share each round: one Spark job, the threads divided among them, and one ledger commit for
+each stream at its end. So a stream that waits for its API leaves the cores to the others.
+
 A round ends when its time or size is up, when a task has been idle for a second while another has partitions to share,
-when new executors have none of the work, or when the driver is asked to stop. A page that is in flight then gets two
-more seconds; after that its partition moves to a side lane in the driver, so that no executor core waits for one slow
-answer. Before the first round, the driver reads a head start while Spark starts.
+when a stream has been read to its end, when another stream or a publish waits for its turn, when new executors have
+none of the work, or when the driver is asked to stop. A page that is in flight then gets two more seconds; after that
+its partition moves to the stream's slow-page lane in the driver, so that no executor core waits for one slow answer.
+Before its first round, the driver prefetches pages while Spark starts.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,47 +26,43 @@ from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.refresh.budget import (
     BEAT_SECONDS,
     Beat,
-    BudgetAddress,
     BudgetServer,
     DriverBudget,
     SleepClock,
+    StreamBudget,
 )
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import FlushLabel, TaskFigures
 from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, TaskResult, run_remote_task, run_round_task
+from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, TaskResult, run_remote_tasks, run_round_task
 from airflow_provider_rfr.refresh.state import LedgerHeader
 
-
-class _SideLaneBudget:
-    """The driver's budget without the round's end: the side lane outlives rounds."""
-
-    def __init__(self, budget: DriverBudget) -> None:
-        self.reserve = budget.reserve
-        self.paused = budget.paused
-        self.penalize = budget.penalize
-        self.is_ours = budget.is_ours
-
-    def beat(self, beat: Beat) -> bool:
-        return False
+# Task numbers far from those of a Spark round: by its number a flushed file belongs to one task.
+_SLOW_PAGE_LANE = 1_000_000
+_PREFETCH = 1_000_001
+_MAX_PARTITIONS_A_TASK = 5_000
+_SLOW_PAGE_THREADS = 32
+# A stream that commits is waited for, so that it takes part in the next round; a catalog that hangs is not.
+_REJOIN_SECONDS = 2.0
+_WAIT_SECONDS = 1.0
+_LEAST_AT_ONCE = 4
 
 
-class _HeadStartBudget(_SideLaneBudget):
-    """A budget that ends the head start when Spark is ready.
+class _PrefetchBudget(StreamBudget):
+    """A budget that ends the prefetch when Spark is ready.
 
-    Where every partition has its reader by then, it ends the head start after twice that time.
-
-    Spark's first job takes a second of processor time. Readers that are about to end need it more, and there is no
-    partition left that the job could begin.
+    Where every partition has its reader by then, it ends the prefetch after twice that time: Spark's first job takes a
+    second of processor time, which readers that are about to end need more, and there is no partition left that the
+    job could begin.
 
     :param ready: set when Spark is ready
-    :param rest: whether there are partitions that the head start was not given
+    :param rest: whether there are partitions that the prefetch was not given
     """
 
-    def __init__(self, budget: DriverBudget, ready: threading.Event, *, rest: bool) -> None:
-        super().__init__(budget)
+    def __init__(self, budget: DriverBudget, ledger: Ledger, ready: threading.Event, *, rest: bool) -> None:
+        super().__init__(budget, ledger.is_ours)
         self._ready = ready
         self._rest = rest
         self._began = time.monotonic()
@@ -76,11 +77,29 @@ class _HeadStartBudget(_SideLaneBudget):
         return self._rest or beat.queued > 0 or now >= self._until
 
 
-# Task numbers far from those of a Spark round: by its number a flushed file belongs to one task.
-_SIDE_LANE = 1_000_000
-_HEAD_START = 1_000_001
-_MAX_PARTITIONS_A_TASK = 5_000
-_SIDE_LANE_THREADS = 32
+class ReadingThreads:
+    """The reading threads of an application: as many as requests may be in flight; thread-safe."""
+
+    def __init__(self, count: int) -> None:
+        self.count = self._free = count
+        self._changed = threading.Condition()
+
+    def take(self, wanted: int, given_up: Callable[[], bool]) -> int:
+        """Take up to so many threads; wait for the first one. Return how many, 0 where ``given_up`` came first."""
+        with self._changed:
+            while not self._free:
+                if given_up():
+                    return 0
+                self._changed.wait(BEAT_SECONDS)
+            taken = min(wanted, self._free)
+            self._free -= taken
+            return taken
+
+    def give_back(self, count: int) -> None:
+        """Give back threads that were taken."""
+        with self._changed:
+            self._free += count
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,106 +130,116 @@ class RoundReport:
 
 
 @dataclass
-class Rounds:
-    """The rounds that read one generation to its end.
+class StreamReader:
+    """A reader of one generation of a stream, from where it is to its end.
 
+    :param options: with the stream's own limits
+    :param addressable: whether threads beyond the number of partitions have something to read
     :param infers: whether columns are inferred from the records
     :param report: called after each commit
-    :param stopping: set when the driver has to end: the current round is committed, and no other begins
     :ivar figures: of this attempt so far
     """
 
     ledger: Ledger
     book: PartitionBook
-    cluster: Cluster
     source: dict[str, Any]
     stream: str
     options: RefreshOptions
+    addressable: bool
     infers: bool
     report: Callable[[RoundReport], None]
-    stopping: threading.Event
     figures: TaskFigures = field(default_factory=TaskFigures)
 
     def __post_init__(self) -> None:
-        self._budget = DriverBudget(self.options.requests_per_second, self.ledger.is_ours)
         self._began = time.monotonic()
         self._round = 0
         self._done_before = self.book.done
         self._lane: Future[TaskResult] | None = None
         self._lane_ordinals: frozenset[int] = frozenset()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rfr-side-lane")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rfr-slow-pages")
 
-    def read_all(self) -> None:
+    def read_all(self, rounds: Rounds) -> None:
         """Read until nothing is left that this attempt can read, or until it has to stop."""
-        ordinals = self.book.open_ordinals()
-        # The head start: a first round in the driver, while Spark starts.
-        if self.options.head_start and ordinals and not self.cluster.ready.is_set():
-            task = self._task(_HEAD_START, ordinals[:_MAX_PARTITIONS_A_TASK], threads=self.options.concurrency)
-            budget = _HeadStartBudget(self._budget, self.cluster.ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
-            self._commit([run_round_task(task, budget, self.stopping)])
-        server: BudgetServer | None = None
         try:
-            while not self.stopping.is_set() and (self._lane is not None or self.book.open_ordinals()):
-                if server is None:
-                    # Not before: the address is known when Spark is ready, and a head start may have read all.
-                    host, bind = self.cluster.driver_host, self.cluster.bind_address
-                    server = BudgetServer(self._budget, host, secrets.token_bytes(32), bind=bind)
-                self._spark_round(server.address)
+            with rounds.shared_by(self):
+                self._prefetch(rounds)
+                while not rounds.stopping.is_set() and (self._lane is not None or self.book.open_ordinals()):
+                    self._read_round(rounds)
         finally:
-            if server is not None:
-                server.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _spark_round(self, address: BudgetAddress) -> None:
-        self._round += 1
-        self._budget.open_round()
-        # Tasks get the store with the credentials of now, and can't renew them while they write.
-        self.ledger.renew_credentials()
-        if self._lane is not None and self._lane.done():
-            # Before anything is planned, or tasks would begin where the lane began.
-            self._commit([self._lane_result()])
-        overran = sorted(n for n in self.book.overran if n not in self.book.failed)[:_SIDE_LANE_THREADS]
-        if self._lane is None and overran:
-            # Only for the page that is due, which the driver waits for: those behind it are read in rounds again.
-            task = self._task(_SIDE_LANE, overran, threads=len(overran), seconds=BEAT_SECONDS, linger=float("inf"))
-            self._lane_ordinals = frozenset(overran)
-            self._lane = self._pool.submit(run_round_task, task, _SideLaneBudget(self._budget))
-        results: list[TaskResult] = []
-        tasks = self._plan()
-        if tasks:
-            done = threading.Event()
-            threading.Thread(target=self._close_when_due, args=(done, tasks), daemon=True).start()
-            try:
-                results = self.cluster.run(partial(run_remote_task, address), tasks)
-            finally:
-                done.set()
-        elif self._lane is not None:
-            results = [self._lane_result()]
-        self._commit(results)
+    def threads_wanted(self) -> int:
+        """Return how many threads have something to read in the next round."""
+        count = len(self._ordinals())
+        return self.options.concurrency if self.addressable and count else min(count, self.options.concurrency)
 
-    def _plan(self) -> list[RoundTask]:
-        ordinals = [n for n in self.book.open_ordinals() if n not in self._lane_ordinals]
-        threads = self.options.concurrency
-        count = min(self.cluster.cores, threads, len(ordinals))
+    def tasks(self, threads: int, count: int, threads_of_all: int) -> list[RoundTask]:
+        """Divide the open partitions among at most ``count`` tasks.
+
+        :param threads: of this stream in the round, at least one
+        :param threads_of_all: of all streams in the round
+        """
+        ordinals = self._ordinals()
+        count = min(count, threads, len(ordinals))
         return [
             self._task(
                 index,
                 ordinals[index::count][:_MAX_PARTITIONS_A_TASK],
                 threads=len(range(index, threads, count)),
+                share=threads / count / threads_of_all,
                 tasks=count,
                 seconds=self.options.round_seconds,
             )
             for index in range(count)
         ]
 
+    def _ordinals(self) -> list[int]:
+        return [ordinal for ordinal in self.book.open_ordinals() if ordinal not in self._lane_ordinals]
+
+    def _prefetch(self, rounds: Rounds) -> None:
+        """Read in the driver while Spark starts."""
+        ordinals, ready = self.book.open_ordinals(), rounds.cluster.ready
+        if not (self.options.head_start and ordinals) or ready.is_set():
+            return
+        if not (threads := rounds.threads.take(self.threads_wanted(), ready.is_set)):
+            return
+        try:
+            task = self._task(_PREFETCH, ordinals[:_MAX_PARTITIONS_A_TASK], threads=threads)
+            budget = _PrefetchBudget(rounds.budget, self.ledger, ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
+            result = run_round_task(task, budget, rounds.stopping)
+        finally:
+            rounds.threads.give_back(threads)
+        self._commit([result])
+
+    def _read_round(self, rounds: Rounds) -> None:
+        self._round += 1
+        # Tasks get the store with the credentials of now, and can't renew them while they write.
+        self.ledger.renew_credentials()
+        if self._lane is not None and self._lane.done():
+            # Before anything is planned, or tasks would begin where the lane began.
+            self._commit([self._lane_result()])
+        overran = sorted(n for n in self.book.overran if n not in self.book.failed)[:_SLOW_PAGE_THREADS]
+        if self._lane is None and overran:
+            # Only for the page that is due, which the driver waits for: those behind it are read in rounds again.
+            task = self._task(_SLOW_PAGE_LANE, overran, threads=len(overran), seconds=BEAT_SECONDS, grace=float("inf"))
+            self._lane_ordinals = frozenset(overran)
+            budget = StreamBudget(rounds.budget, self.ledger.is_ours)
+            self._lane = self._pool.submit(run_round_task, task, budget)
+        if self._ordinals():
+            self._commit(rounds.take_part(self))
+        elif self._lane is not None:
+            self._commit([self._lane_result()])
+
     def _lane_result(self) -> TaskResult:
-        """Wait for the side lane's end, and free the lane."""
+        """Wait for the slow-page lane's end, and free the lane."""
         assert self._lane is not None
         result = self._lane.result()
         self._lane, self._lane_ordinals = None, frozenset()
         return result
 
     def _commit(self, results: Sequence[TaskResult]) -> None:
+        if (error := next((result.error for result in results if result.error is not None), None)) is not None:
+            raise error
         figures = sum((result.figures for result in results), TaskFigures())
         # The book is ahead of the ledger until the commit below. If that fails, the attempt ends, and the next one
         # makes its book from the ledger.
@@ -241,18 +270,19 @@ class Rounds:
         ordinals: Sequence[int],
         *,
         threads: int,
+        share: float = 1.0,
         tasks: int = 1,
         seconds: float | None = None,
-        linger: float = 2.0,
+        grace: float = 2.0,
     ) -> RoundTask:
         header = self.ledger.held
         limits = RoundLimits(
             threads=threads,
             seconds=seconds,
-            bytes=max(1, self.options.round_bytes // tasks),
+            bytes=max(1, int(self.options.round_bytes * share)),
             read_seconds=time.monotonic() - self._began,
             read_pages=self.figures.pages / tasks,
-            linger=linger,
+            grace=grace,
         )
         return RoundTask(
             source=self.source,
@@ -267,20 +297,210 @@ class Rounds:
             infers=self.infers,
         )
 
-    def _close_when_due(self, done: threading.Event, tasks: Sequence[RoundTask]) -> None:
-        """End the round when the driver has to end, and when executors that came meanwhile could share its work."""
-        most = min(self.options.concurrency, sum(len(task.partitions) for task in tasks))
-        clock = SleepClock()
+
+def divided(wanted: Sequence[int], total: int) -> list[int]:
+    """Divide threads evenly: no stream gets more than it wants, and none fewer than another that got more."""
+    shares = [0] * len(wanted)
+    while total and (needy := [index for index, share in enumerate(shares) if share < wanted[index]][:total]):
+        for index in needy:
+            shares[index] += 1
+        total -= len(needy)
+    return shares
+
+
+@dataclass(slots=True)
+class _Part:
+    """A stream's part of a round.
+
+    :ivar since: when the stream began to wait for it, on the monotonic clock
+    """
+
+    reader: StreamReader
+    since: float = field(default_factory=time.monotonic)
+    results: Future[list[TaskResult]] = field(default_factory=Future)
+
+
+class Rounds:
+    """The rounds that the streams of an application share; thread-safe.
+
+    :param concurrency: requests in flight, over all streams
+    :param stopping: set when the driver has to end: the current round is committed, and no other begins
+    :param streams_at_once: streams that may run at the same time; None for as many as keep ``concurrency`` busy
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        budget: DriverBudget,
+        concurrency: int,
+        stopping: threading.Event,
+        *,
+        streams_at_once: int | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.budget = budget
+        self.stopping = stopping
+        self.threads = ReadingThreads(concurrency)
+        self._changed = threading.Condition()
+        self._at_once = streams_at_once
+        self._admitted: set[str] = set()
+        self._wanted: dict[str, int] = {}
+        self._waiting: list[_Part] = []
+        self._committing: set[str] = set()
+        self._server: BudgetServer | None = None
+        self._runner: threading.Thread | None = None
+        self._closed = False
+
+    def admit(self, stream: str) -> bool:
+        """Wait until there is room for another stream; return False where the driver has to end before."""
+        with self._changed:
+            while not self.stopping.is_set():
+                if self._has_room():
+                    self._admitted.add(stream)
+                    # Until it knows its partitions.
+                    self._wanted[stream] = 1
+                    return True
+                self._changed.wait(BEAT_SECONDS)
+        return False
+
+    def dismiss(self, stream: str) -> None:
+        """Make room for the next stream: this one has ended."""
+        with self._changed:
+            self._admitted.discard(stream)
+            self._wanted.pop(stream, None)
+            self._changed.notify_all()
+
+    @contextmanager
+    def shared_by(self, reader: StreamReader) -> Iterator[None]:
+        """Let a stream take part in rounds until the context ends."""
+        self.budget.add_stream(reader.stream, reader.ledger.is_ours)
+        self._note_wanted(reader)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wanted.pop(reader.stream, None)
+                self._committing.discard(reader.stream)
+                self._changed.notify_all()
+
+    def take_part(self, reader: StreamReader) -> list[TaskResult]:
+        """Wait for a round in which the stream is read; return the results of its tasks, none where the driver ends."""
+        part = _Part(reader)
+        self._note_wanted(reader)
+        with self._changed:
+            self._committing.discard(reader.stream)
+            self._waiting.append(part)
+            self._changed.notify_all()
+            if self._runner is None:
+                self._runner = threading.Thread(target=self._run, name="rfr-rounds", daemon=True)
+                self._runner.start()
+        return part.results.result()
+
+    def close(self) -> None:
+        """End the service to executors. No stream may be reading any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._server is not None:
+            self._server.close()
+
+    def _has_room(self) -> bool:
+        if self._at_once is not None:
+            return len(self._admitted) < self._at_once
+        # Those that publish need no request, but memory.
+        most = max(self.threads.count, _LEAST_AT_ONCE)
+        return sum(self._wanted.values()) < self.threads.count and len(self._admitted) < most
+
+    def _note_wanted(self, reader: StreamReader) -> None:
+        with self._changed:
+            self._wanted[reader.stream] = reader.threads_wanted()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while parts := self._next_parts():
+            try:
+                self._run_round(parts)
+            except BaseException as error:  # noqa: BLE001 - raised in the threads of the streams
+                for part in parts:
+                    if not part.results.done():
+                        part.results.set_exception(error)
+
+    def _next_parts(self) -> list[_Part]:
+        """Wait for streams to read; return none at the end."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            self._changed.wait_for(lambda: not self._committing, _REJOIN_SECONDS)
+            parts, self._waiting = self._waiting, []
+            return parts
+
+    def _run_round(self, parts: list[_Part]) -> None:
+        wanted = [part.reader.threads_wanted() for part in parts]
+        threads = self.threads.take(sum(wanted), self.stopping.is_set)
+        try:
+            shares = divided(wanted, threads)
+            with self._changed:
+                # Streams that got no thread are the first ones of the next round.
+                self._waiting[:0] = [part for part, share in zip(parts, shares, strict=True) if threads and not share]
+            served = [(part, share) for part, share in zip(parts, shares, strict=True) if share or not threads]
+            results = self._read([(part.reader, share) for part, share in served]) if threads else {}
+        finally:
+            self.threads.give_back(threads)
+        with self._changed:
+            self._committing = {part.reader.stream for part, _ in served}
+        for part, _ in served:
+            part.results.set_result(results.get(part.reader.stream, []))
+
+    def _read(self, shares: Sequence[tuple[StreamReader, int]]) -> dict[str, list[TaskResult]]:
+        """Run a round as one job; return the results by stream.
+
+        :param shares: the streams, with their threads
+        """
+        if self._server is None:
+            host, bind = self.cluster.driver_host, self.cluster.bind_address
+            self._server = BudgetServer(self.budget, host, secrets.token_bytes(32), bind=bind)
+        cores, threads = self.cluster.cores, sum(share for _, share in shares)
+        tasks = [task for reader, share in shares for task in reader.tasks(share, cores, threads)]
+        bundles = [bundle for number in range(cores) if (bundle := tuple(tasks[number::cores]))]
+        self.budget.open_round((task.stream, task.label.task) for task in tasks)
+        done = threading.Event()
+        most = min(threads, sum(len(task.partitions) for task in tasks))
+        watched = (done, [reader for reader, _ in shares], len(bundles), most)
+        threading.Thread(target=self._close_when_due, args=watched, daemon=True).start()
+        try:
+            found = self.cluster.run(partial(run_remote_tasks, self._server.address), bundles)
+        finally:
+            done.set()
+        results: dict[str, list[TaskResult]] = {}
+        for bundle, ended in zip(bundles, found, strict=True):
+            for task, result in zip(bundle, ended, strict=True):
+                results.setdefault(task.stream, []).append(result)
+        return results
+
+    def _close_when_due(self, done: threading.Event, readers: Sequence[StreamReader], bundles: int, most: int) -> None:
+        """End the round when something else waits for it, see the module's docstring.
+
+        :param most: tasks in which the round's partitions could be read
+        """
+        clock, submitted = SleepClock(), self.cluster.submitted
         while not done.wait(BEAT_SECONDS):
             # A driver learns at its next commit that it was replaced. One that slept may have been replaced long ago,
-            # so it asks at once. To ask at each beat would load the table five times a second.
-            lost = clock.slept() and not self.ledger.is_ours()
-            if not lost and not self.stopping.is_set():
+            # so it asks at once. To ask at each beat would load the tables five times a second.
+            lost = clock.slept() and not all(reader.ledger.is_ours() for reader in readers)
+            if not (lost or self.stopping.is_set() or self._has_waited(len(readers))):
                 try:
-                    if len(tasks) >= min(most, self.cluster.cores):
-                        continue
+                    cores = self.cluster.cores
                 except SparkJobError:
                     # The cluster died, which the round's job reports.
                     continue
-            self._budget.close_round()
+                is_crowded = self.cluster.submitted > submitted + 1 and self.cluster.running > cores
+                if bundles >= min(most, cores) and not is_crowded:
+                    continue
+            self.budget.close_round()
             return
+
+    def _has_waited(self, served: int) -> bool:
+        """Tell whether a stream has waited for a round that has room for it."""
+        with self._changed:
+            since = min((part.since for part in self._waiting), default=float("inf"))
+        return time.monotonic() - since >= _WAIT_SECONDS and served < self.threads.count

@@ -13,13 +13,14 @@ import re
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
 
 if TYPE_CHECKING:
+    from airflow_provider_rfr.streams.paged import PagedStream
     from airflow_provider_rfr.streams.tokens import TokenOwner
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,15 @@ def _own_tokens() -> TokenOwner:
     return OwnTokens()
 
 
+ParentReader: TypeAlias = Callable[["PagedStream"], Iterator[tuple[Mapping[str, Any], "Page"]]]
+
+
+def _read_parent(parent: PagedStream) -> Iterator[tuple[Mapping[str, Any], Page]]:
+    from airflow_provider_rfr.streams.paged import read_all_pages
+
+    return read_all_pages(parent)
+
+
 @dataclass(frozen=True, slots=True)
 class ReadContext:
     """Belongs to one process: a copy that arrives in another one is unlimited until it's bound again.
@@ -62,11 +72,13 @@ class ReadContext:
     :ivar limiter: asked before each request
     :ivar stop: once set, reads end at the next request or sleep
     :ivar tokens: obtains the tokens of logins and OAuth2 grants
+    :ivar read_parent: yields all pages of a parent stream, with their slices
     """
 
     limiter: Limiter = field(default_factory=_Unlimited)
     stop: threading.Event = field(default_factory=threading.Event)
     tokens: TokenOwner = field(default_factory=_own_tokens)
+    read_parent: ParentReader = _read_parent
 
     def sleep(self, seconds: float) -> None:
         """Wait, unless the reader is stopped.

@@ -61,6 +61,10 @@ class PagedStream(Stream):
     def supports_checkpointing(self) -> bool:
         return True
 
+    def parents(self) -> Sequence[PagedStream]:
+        """Return the streams that are read for the slices, by :attr:`ReadContext.read_parent`."""
+        return ()
+
     def read_records(
         self, stream_slice: Mapping[str, Any] | None = None, stream_state: Mapping[str, Any] | None = None
     ) -> Iterable[Mapping[str, Any]]:
@@ -240,6 +244,13 @@ def iter_pages(
         page = reader.read(state)
         yield page
         state = page.next
+
+
+def read_all_pages(stream: PagedStream) -> Iterator[tuple[Mapping[str, Any], Page]]:
+    """Yield all pages of all slices of a stream, with their slices."""
+    for stream_slice in stream.stream_slices():
+        for page in iter_pages(stream, stream_slice):
+            yield stream_slice, page
 
 
 _COPIED = (

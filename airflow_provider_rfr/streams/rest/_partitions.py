@@ -24,7 +24,7 @@ from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError, model_val
 
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
-from airflow_provider_rfr.streams.paged import AbsentFieldGuard, PagedStream, iter_pages
+from airflow_provider_rfr.streams.paged import AbsentFieldGuard, PagedStream
 from airflow_provider_rfr.streams.rest._request import RequestPlace, StreamRequest
 from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
@@ -408,20 +408,19 @@ class SubstreamRouter(PartitionRouter):
         extra_paths = {name: parse_path(path) for name, path in self.extra_fields.items()}
         # Only at the end: any partition of the parent may show that the field exists.
         absent_fields = AbsentFieldGuard(parent.page_size)
-        for parent_slice in parent.stream_slices():
-            for page in iter_pages(parent, parent_slice):
-                absent_fields.note(page)
-                if page.skipped:
-                    _log.warning("%s: an ignored page has no children: %s", parent.name, page.skipped)
-                for number, record in enumerate(page.records, start=1):
-                    value = lookup(record, key)
-                    if value is MISSING or value is None or isinstance(value, (dict, list)):
-                        at = f"record {number} of the page of {parent.name}"
-                        raise SourceError(f"{at} {self._key_problem(record, value)}", request=page.request)
-                    inherited = {name: parent_slice[name] for name in self.parent_slice_fields}
-                    extra = {name: lookup(record, path) for name, path in extra_paths.items()}
-                    extra = {name: None if item is MISSING else item for name, item in extra.items()}
-                    yield {self.field: value, **inherited, **extra}
+        for parent_slice, page in parent.context.read_parent(parent):
+            absent_fields.note(page)
+            if page.skipped:
+                _log.warning("%s: an ignored page has no children: %s", parent.name, page.skipped)
+            for number, record in enumerate(page.records, start=1):
+                value = lookup(record, key)
+                if value is MISSING or value is None or isinstance(value, (dict, list)):
+                    at = f"record {number} of the page of {parent.name}"
+                    raise SourceError(f"{at} {self._key_problem(record, value)}", request=page.request)
+                inherited = {name: parent_slice[name] for name in self.parent_slice_fields}
+                extra = {name: lookup(record, path) for name, path in extra_paths.items()}
+                extra = {name: None if item is MISSING else item for name, item in extra.items()}
+                yield {self.field: value, **inherited, **extra}
         absent_fields.check(f"streams.{parent.name}")
 
     def _key_problem(self, record: Mapping[str, Any], value: Any) -> str:

@@ -38,7 +38,7 @@ from airflow_provider_rfr.streams.core import (
     key_paths,
     unique_slices,
 )
-from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, is_unexplained_end
+from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
 from airflow_provider_rfr.streams.rest._auth import AnyAuthenticator, NoAuthenticator, TokenService
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict
 from airflow_provider_rfr.streams.rest._paginators import AnyPaginator
@@ -432,9 +432,12 @@ class RestStream(ParentStream):
     def fingerprint(self) -> Mapping[str, Any]:
         return self._fingerprint
 
+    def parents(self) -> Sequence[PagedStream]:
+        return self._router.parents()
+
     def bind(self, context: ReadContext) -> None:
         super().bind(context)
-        for parent in self._router.parents():
+        for parent in self.parents():
             parent.bind(context)
 
     def __reduce__(self) -> Any:

@@ -15,10 +15,12 @@ import pytest
 from airflow_provider_rfr.exceptions import ReadInterrupted, RefreshStoppedError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.refresh import budget as module
-from airflow_provider_rfr.refresh.budget import Beat, BudgetLimiter, BudgetServer, DriverBudget
+from airflow_provider_rfr.refresh.budget import Beat, BudgetLimiter, BudgetServer, DriverBudget, StreamBudget
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
+from airflow_provider_rfr.refresh.rounds import Rounds
 from airflow_provider_rfr.streams import StateMixin, Stream
+from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import as_paged
 from tests.soon import SOON
 from tests.unit.messages import raises
@@ -40,7 +42,7 @@ def test_two_tasks_keep_one_rate_between_them(served: tuple[DriverBudget, Budget
     sent: list[float] = []
 
     def read() -> None:
-        remote = server.address.connect()
+        remote = server.address.connect("numbers")
         limiter = BudgetLimiter(remote, threading.Event())
         for _ in range(30):
             limiter.acquire()
@@ -59,17 +61,17 @@ def test_two_tasks_keep_one_rate_between_them(served: tuple[DriverBudget, Budget
 
 def test_a_penalty_in_one_task_stops_the_other_at_its_next_beat(served: tuple[DriverBudget, BudgetServer]) -> None:
     _, server = served
-    first, second = server.address.connect(), server.address.connect()
+    first, second = server.address.connect("numbers"), server.address.connect("numbers")
     first.penalize(500.0)
     assert second.paused() == 0
-    second.beat(Beat(1, 0, 0))
+    second.beat(Beat("numbers", 1, 0, 0))
     assert 500 - SOON < second.paused() <= 500
 
 
 def test_a_penalty_holds_back_a_permit_that_was_granted_before(served: tuple[DriverBudget, BudgetServer]) -> None:
     budget, _ = served
     stop = threading.Event()
-    limiter = BudgetLimiter(budget, stop)
+    limiter = BudgetLimiter(StreamBudget(budget), stop)
     for _ in range(20):
         budget.reserve()
     threading.Timer(0.02, budget.penalize, (0.3,)).start()
@@ -85,8 +87,8 @@ def test_a_stranger_without_the_secret_is_not_served(served: tuple[DriverBudget,
     _, server = served
     with pytest.raises(AuthenticationError):
         Client(server.address.address, authkey=b"a guess")
-    remote = server.address.connect()
-    assert remote.beat(Beat(0, 0, 0)) is False
+    remote = server.address.connect("numbers")
+    assert remote.beat(Beat("numbers", 0, 0, 0)) is False
 
 
 def test_the_secret_is_in_no_text(served: tuple[DriverBudget, BudgetServer]) -> None:
@@ -94,9 +96,9 @@ def test_the_secret_is_in_no_text(served: tuple[DriverBudget, BudgetServer]) -> 
 
 
 def test_a_driver_that_is_gone_ends_the_round(served: tuple[DriverBudget, BudgetServer]) -> None:
-    remote = served[1].address.connect()
+    remote = served[1].address.connect("numbers")
     remote.close()
-    assert remote.beat(Beat(0, 0, 0)) is True
+    assert remote.beat(Beat("numbers", 0, 0, 0)) is True
 
 
 def test_a_round_ends_when_one_task_idles_while_another_has_partitions_to_share(
@@ -104,20 +106,40 @@ def test_a_round_ends_when_one_task_idles_while_another_has_partitions_to_share(
 ) -> None:
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.05)
     budget = DriverBudget(None)
-    assert budget.beat(Beat(0, queued=0, idle=3)) is False
-    assert budget.beat(Beat(1, queued=9, idle=0)) is False
+    assert budget.beat(Beat("numbers", 0, queued=0, idle=3)) is False
+    assert budget.beat(Beat("numbers", 1, queued=9, idle=0)) is False
     time.sleep(0.06)
-    assert budget.beat(Beat(1, queued=9, idle=0)) is True
-    budget.open_round()
-    assert budget.beat(Beat(1, queued=9, idle=0)) is False
+    assert budget.beat(Beat("numbers", 1, queued=9, idle=0)) is True
+    budget.open_round([])
+    assert budget.beat(Beat("numbers", 1, queued=9, idle=0)) is False
+
+
+def test_a_round_ends_when_a_stream_is_read_so_that_it_can_be_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_IDLE_SECONDS", 0.05)
+    budget = DriverBudget(None)
+    budget.open_round([("short", 0), ("short", 1), ("long", 0)])
+    budget.done("short", 0)
+    time.sleep(0.06)
+    assert budget.beat(Beat("long", 0, queued=0, idle=0)) is False, "another task still reads it"
+    budget.done("short", 1)
+    time.sleep(0.06)
+    assert budget.beat(Beat("long", 0, queued=0, idle=0)) is True
+
+
+@pytest.mark.parametrize(("limits", "rate"), [((), None), ((9.0,), 9.0), ((9.0, 5.0, 7.0), 5.0)])
+def test_the_lowest_rate_of_the_streams_counts_for_all(limits: tuple[float, ...], rate: float | None) -> None:
+    budget = DriverBudget(None)
+    for limit in limits:
+        budget.limit(limit)
+    assert budget.requests_per_second == rate
 
 
 def test_an_idle_task_ends_no_round_when_there_is_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.0)
     budget = DriverBudget(None)
-    budget.done(0)
+    budget.done("numbers", 0)
     time.sleep(0.01)
-    assert budget.beat(Beat(1, queued=0, idle=0)) is False
+    assert budget.beat(Beat("numbers", 1, queued=0, idle=0)) is False
 
 
 def test_waiting_for_a_permit_ends_when_the_reader_is_stopped() -> None:
@@ -125,7 +147,7 @@ def test_waiting_for_a_permit_ends_when_the_reader_is_stopped() -> None:
     budget.penalize(60)
     threading.Timer(0.05, stop.set).start()
     with pytest.raises(ReadInterrupted):
-        BudgetLimiter(budget, stop).acquire()
+        BudgetLimiter(StreamBudget(budget), stop).acquire()
 
 
 def test_turns_of_an_interrupted_round_come_back_so_a_slow_rate_never_stands_still() -> None:
@@ -134,11 +156,11 @@ def test_turns_of_an_interrupted_round_come_back_so_a_slow_rate_never_stands_sti
     sent: list[float] = []
     began = time.monotonic()
     for _ in range(4):
-        budget.open_round()
+        budget.open_round([])
         stop = threading.Event()
 
         def read(stop: threading.Event = stop) -> None:
-            limiter = BudgetLimiter(budget, stop)
+            limiter = BudgetLimiter(StreamBudget(budget), stop)
             try:
                 while True:
                     limiter.acquire()
@@ -167,7 +189,9 @@ def test_a_peer_that_resets_or_says_nothing_keeps_nobody_waiting(
         for stranger in strangers:
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             stranger.close()
-    served_one = threading.Thread(target=lambda: server.address.connect().beat(Beat(0, 0, 0)), daemon=True)
+    served_one = threading.Thread(
+        target=lambda: server.address.connect("numbers").beat(Beat("numbers", 0, 0, 0)), daemon=True
+    )
     served_one.start()
     served_one.join(SOON)
     assert not served_one.is_alive()
@@ -200,7 +224,7 @@ def test_who_slept_asks_whether_the_refresh_is_still_its_own_before_it_sends_any
         return ours
 
     sleep = Sleep(monkeypatch)
-    limiter = BudgetLimiter(DriverBudget(None, is_ours), threading.Event())
+    limiter = BudgetLimiter(StreamBudget(DriverBudget(None), is_ours), threading.Event())
     limiter.acquire()
     assert asked == [], "nobody slept"
     sleep.sleep(60)
@@ -215,10 +239,12 @@ def test_who_slept_asks_whether_the_refresh_is_still_its_own_before_it_sends_any
 
 
 def test_a_worker_that_slept_asks_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = BudgetServer(DriverBudget(None, lambda: False), "127.0.0.1", b"only the refresh knows")
+    budget = DriverBudget(None)
+    budget.add_stream("numbers", lambda: False)
+    server = BudgetServer(budget, "127.0.0.1", b"only the refresh knows")
     sleep = Sleep(monkeypatch)
     try:
-        limiter = BudgetLimiter(server.address.connect(), threading.Event())
+        limiter = BudgetLimiter(server.address.connect("numbers"), threading.Event())
         limiter.acquire()
         sleep.sleep(60)
         with pytest.raises(ReadInterrupted):
@@ -263,9 +289,10 @@ def refresh_of(tmp_path: Path) -> Any:
             "options": options,
         }
         no_cluster: Any = None
-        return Refresh(
-            parse_config(document), "numbers", catalog, no_cluster, report=lambda report: None, stopping=stopping
-        )
+        config = parse_config(document)
+        rounds = Rounds(no_cluster, DriverBudget(config.options.requests_per_second), 16, stopping)
+        stream = as_paged(load_stream(config.source.as_source(), "numbers"))
+        return Refresh(config, stream, catalog, rounds, report=lambda report: None)
 
     make.stopping = stopping  # type: ignore[attr-defined]
     return make

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +30,7 @@ from airflow_provider_rfr.refresh.pages import FlushLabel, SeenColumns
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.refresh.publish_task import LedgerFiles, see_share
 from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, run_round_task
-from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReader
 from airflow_provider_rfr.refresh.state import RefreshState
 from airflow_provider_rfr.streams.loader import load_stream
 from tests.strict_commits import write_page
@@ -44,6 +44,7 @@ class Threads:
     """Runs tasks side by side in this process."""
 
     driver_host = bind_address = "127.0.0.1"
+    submitted = running = 0
 
     def __init__(self, cores: int = 2) -> None:
         self.cores = cores
@@ -79,28 +80,43 @@ class Bench:
         slices = ((stream.partition_key(item), item) for item in stream.stream_slices())
         return ledger, ledger.open_generation(slices, read_fingerprint="r", publish_fingerprint="p", run_key=None)
 
-    def rounds(
+    def attempt(
         self, ledger: Ledger, book: PartitionBook, source: dict[str, Any], name: str = "numbers", **options: Any
-    ) -> Rounds:
-        return Rounds(
+    ) -> Attempt:
+        reader = StreamReader(
             ledger,
             book,
-            Threads(),  # type: ignore[arg-type]
             source=source,
             stream=name,
             options=RefreshOptions(**{"round_seconds": 0.5, "concurrency": 4, **options}),
+            addressable=load_stream(source, name).addressable,  # type: ignore[attr-defined]
             infers=True,
             report=self.reports.append,
-            stopping=threading.Event(),
         )
+        cluster: Any = Threads()
+        return Attempt(reader, Rounds(cluster, DriverBudget(None), reader.options.concurrency, threading.Event()))
 
     def read(
         self, source: dict[str, Any], name: str = "numbers", **options: Any
-    ) -> tuple[Ledger, PartitionBook, Rounds]:
+    ) -> tuple[Ledger, PartitionBook, StreamReader]:
         ledger, book = self.open(source, name)
-        rounds = self.rounds(ledger, book, source, name, **options)
-        rounds.read_all()
-        return ledger, book, rounds
+        attempt = self.attempt(ledger, book, source, name, **options)
+        attempt.read()
+        return ledger, book, attempt.reader
+
+
+@dataclass
+class Attempt:
+    """One stream that is read in rounds of its own."""
+
+    reader: StreamReader
+    rounds: Rounds
+
+    def read(self) -> None:
+        try:
+            self.reader.read_all(self.rounds)
+        finally:
+            self.rounds.close()
 
 
 @pytest.fixture
@@ -162,12 +178,12 @@ def test_a_failing_partition_does_not_stop_the_others_and_keeps_its_pages(bench:
 
 
 def test_an_expired_token_starts_that_chain_again_and_no_other(bench: Bench) -> None:
-    ledger, book, rounds = bench.read(bench.source(partitions=3, pages=5, expires=[2]), concurrency=2)
+    ledger, book, reader = bench.read(bench.source(partitions=3, pages=5, expires=[2]), concurrency=2)
     assert book.live_chains == {2: 1}
     assert_whole(ledger, 3, 5)
     asked = Counter(partition for partition, _ in REQUESTS)
     assert (asked[0], asked[1]) == (5, 5)
-    assert rounds.figures.refetched == 2
+    assert reader.figures.refetched == 2
 
 
 @pytest.mark.parametrize("slow", [0, 1])
@@ -187,8 +203,8 @@ def test_a_round_ends_by_its_size_and_the_next_goes_on(bench: Bench) -> None:
 def test_executors_that_come_in_a_round_get_their_part_of_its_work(bench: Bench) -> None:
     source = bench.source(partitions=4, pages=20, seconds=0.05)
     ledger, book = bench.open(source)
-    rounds = bench.rounds(ledger, book, source, round_seconds=30.0)
-    cluster: Any = rounds.cluster
+    attempt = bench.attempt(ledger, book, source, round_seconds=30.0)
+    cluster: Any = attempt.rounds.cluster
     cluster.cores, tasks = 1, []
     run = cluster.run
 
@@ -198,12 +214,12 @@ def test_executors_that_come_in_a_round_get_their_part_of_its_work(bench: Bench)
 
     cluster.run = run_and_count
     threading.Timer(0.4, setattr, (cluster, "cores", 3)).start()
-    rounds.read_all()
+    attempt.read()
     assert_whole(ledger, 4, 20)
     assert tasks[:2] == [1, 3]
 
 
-def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_side_lane(bench: Bench) -> None:
+def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_slow_page_lane(bench: Bench) -> None:
     source = bench.source("Hanging", partitions=6, pages=8, seconds=0.05, hang=4.0)
     ledger, _, _ = bench.read(source, "hanging", round_seconds=0.4)
     assert_whole(ledger, 6, 8)
@@ -211,7 +227,7 @@ def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_side_lane(bench: B
     assert others, "the other partitions were not held up"
 
 
-def test_what_the_side_lane_read_is_not_read_again_while_others_are_still_read(bench: Bench) -> None:
+def test_what_the_slow_page_lane_read_is_not_read_again_while_others_are_still_read(bench: Bench) -> None:
     source = bench.source("Hanging", partitions=5, pages=50, seconds=0.03, hang=3.0)
     ledger, _, _ = bench.read(source, "hanging", round_seconds=0.3, concurrency=2)
     assert_whole(ledger, 5, 50)
@@ -241,8 +257,8 @@ def test_a_generation_that_another_attempt_ended_meanwhile_is_not_taken_over(ben
 def test_a_resume_asks_for_no_committed_page_but_the_overlap_check(bench: Bench) -> None:
     source = bench.source(partitions=4, pages=6)
     ledger, book = bench.open(source)
-    rounds = bench.rounds(ledger, book, source, round_bytes=1024, concurrency=2)
-    rounds._spark_round(_serve(rounds))
+    attempt = bench.attempt(ledger, book, source, round_bytes=1024, concurrency=2)
+    attempt.reader._read_round(attempt.rounds)
     read = {n: cursor.pages for n, cursor in book.cursors.items() if not cursor.complete}
     done = {n for n, cursor in book.cursors.items() if cursor.complete}
     REQUESTS.clear()
@@ -258,10 +274,10 @@ def test_a_resume_asks_for_no_committed_page_but_the_overlap_check(bench: Bench)
 def test_an_older_attempt_can_not_commit_after_a_newer_one_took_over(bench: Bench) -> None:
     source = bench.source(partitions=2, pages=3)
     old, book = bench.open(source)
-    rounds = bench.rounds(old, book, source)
+    attempt = bench.attempt(old, book, source)
     new, _ = bench.open(source)
     with raises(FencedError) as fenced:
-        rounds.read_all()
+        attempt.read()
     assert (fenced.value.epoch, fenced.value.newer_epoch) == (1, 2)
     assert new.header is not None
     assert new.header.epoch == 2
@@ -403,11 +419,11 @@ def test_a_disk_that_is_full_ends_the_reading_at_once_and_what_it_took_is_kept(
 
     source = bench.source(partitions=2, pages=500, seconds=0.002)
     ledger, book = bench.open(source)
-    rounds = bench.rounds(ledger, book, source, concurrency=2, round_seconds=60)
+    attempt = bench.attempt(ledger, book, source, concurrency=2, round_seconds=60)
     with monkeypatch.context() as broken:
         broken.setattr(FileStore, "write", full)
         with raises(OSError):
-            rounds.read_all()
+            attempt.read()
     assert len(REQUESTS) < 500, "it read on, and threw it away"
     flushed = ledger.flushed_pages()
     assert flushed > 0
@@ -415,12 +431,6 @@ def test_a_disk_that_is_full_ends_the_reading_at_once_and_what_it_took_is_kept(
     header = bench.ledger().header
     assert header is not None
     assert header.pages == flushed
-
-
-def _serve(rounds: Rounds) -> Any:
-    from airflow_provider_rfr.refresh.budget import BudgetServer
-
-    return BudgetServer(rounds._budget, "127.0.0.1", b"secret").address
 
 
 @pytest.mark.parametrize("life", [0.0, 3600.0])
@@ -433,16 +443,16 @@ def test_tasks_get_the_newest_credentials_which_are_renewed_before_a_round_when_
     ledger, book = bench.open(source)
     ledger.check_epoch()
     assert token(ledger.store) == f"token-{catalog.loads}", "those of the ledger as it was loaded last"
-    rounds = bench.rounds(ledger, book, source, round_bytes=1024)
+    attempt = bench.attempt(ledger, book, source, round_bytes=1024)
     seen: list[str] = []
 
-    def run(function: Callable[[Any], Any], items: Sequence[RoundTask]) -> list[Any]:
-        seen.append(token(items[0].store))
+    def run(function: Callable[[Any], Any], items: Sequence[tuple[RoundTask, ...]]) -> list[Any]:
+        seen.append(token(items[0][0].store))
         assert seen[-1] == f"token-{catalog.loads}" or life > 0.0
         return Threads().run(function, items)
 
-    rounds.cluster.run = run  # type: ignore[method-assign, assignment]
-    rounds.read_all()
+    attempt.rounds.cluster.run = run  # type: ignore[method-assign, assignment]
+    attempt.read()
     assert_whole(ledger, 4, 12)
     assert len(seen) > 1
     assert len(set(seen)) == (len(seen) if life == 0.0 else 1)

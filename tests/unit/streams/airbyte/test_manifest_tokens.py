@@ -93,7 +93,7 @@ def source_of(api: Api, authenticator: dict[str, Any], **requester: Any) -> dict
 
 def read_in_a_task(address: Any, source: dict[str, Any], again: Any, results: Any) -> None:
     """What an executor does, in a process of its own: read two pages; then again."""
-    budget = address.connect()
+    budget = address.connect("numbers")
     stream = load_stream(source, "customers")
     stream.bind(ReadContext(tokens=budget))
     for _ in range(2):
@@ -177,7 +177,7 @@ def test_a_later_run_redeems_the_refresh_token_that_replaced_the_configured_one(
 def test_a_task_gets_the_error_of_the_driver(api: Api, server: BudgetServer) -> None:
     api.serve = lambda asked: (400, {"error": "invalid_grant", "hint": KEY})
     stream = load_stream(source_of(api, SINGLE_USE), "customers")
-    with closing(server.address.connect()) as budget:
+    with closing(server.address.connect("numbers")) as budget:
         stream.bind(ReadContext(tokens=budget))
         with raises(AuthenticationError) as caught:
             stream.read_page({}, None)
@@ -210,7 +210,7 @@ def test_a_task_gets_a_token_that_expires_at_once(api: Api, server: BudgetServer
 
     api.serve = serve
     stream, stop = load_stream(source_of(api, REUSABLE), "customers"), threading.Event()
-    with closing(server.address.connect()) as budget, ThreadPoolExecutor(1) as pool:
+    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(1) as pool:
         stream.bind(ReadContext(stop=stop, tokens=budget))
         reading = pool.submit(stream.read_page, {}, None)
         try:

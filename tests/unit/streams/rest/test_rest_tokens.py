@@ -77,7 +77,7 @@ def stream_of(url: str, authenticator: dict[str, Any], handler: dict[str, Any] =
 
 def read_in_a_task(address: Any, url: str, authenticator: dict[str, Any], again: Any, results: Any) -> None:
     """What an executor does: in a process of its own, four threads read a page each; then again."""
-    budget = address.connect()
+    budget = address.connect("numbers")
     stream = stream_of(url, authenticator)
     stream.bind(ReadContext(tokens=budget))
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_tasks_in_two_processes_share_each_token(api: Api, server: BudgetServer,
 def test_a_task_gets_the_error_of_the_driver_and_asks_no_endpoint_itself(api: Api, server: BudgetServer) -> None:
     api.answers(Reply({"error": "invalid_grant", "hint": "refresh-0"}, 400))
     stream = stream_of(api.url, ROTATING)
-    with closing(server.address.connect()) as budget:
+    with closing(server.address.connect("numbers")) as budget:
         stream.bind(ReadContext(tokens=budget))
         with raises(AuthenticationError) as error:
             stream.read_page({}, None)
@@ -151,11 +151,11 @@ def test_a_task_that_is_stopped_waits_for_no_token(api: Api, server: BudgetServe
 
     api.answer = answer
     stream, stop = stream_of(api.url, ROTATING), threading.Event()
-    with closing(server.address.connect()) as budget, ThreadPoolExecutor(1) as pool:
+    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(1) as pool:
         stream.bind(ReadContext(stop=stop, tokens=budget))
         reading = pool.submit(stream.read_page, {}, None)
         assert begun.wait(PATIENCE)
-        assert budget.beat(Beat(0, 0, 0)) is False, "the connection is free meanwhile"
+        assert budget.beat(Beat("numbers", 0, 0, 0)) is False, "the connection is free meanwhile"
         stop.set()
         with pytest.raises(ReadInterrupted):
             reading.result(PATIENCE)
@@ -335,7 +335,7 @@ def test_a_task_gets_a_token_that_expires_at_once(api: Api, server: BudgetServer
 
     api.answer = answer
     stream, stop = stream_of(api.url, ROTATING), threading.Event()
-    with closing(server.address.connect()) as budget, ThreadPoolExecutor(1) as pool:
+    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(1) as pool:
         stream.bind(ReadContext(stop=stop, tokens=budget))
         reading = pool.submit(stream.read_page, {}, None)
         try:
@@ -394,7 +394,7 @@ def test_the_end_of_the_process_waits_for_a_refresh_token_that_is_redeemed(
 
     api.answer = answer
     stream, stop = stream_of(api.url, ROTATING), threading.Event()
-    with closing(server.address.connect()) as budget, ThreadPoolExecutor(2) as pool:
+    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(2) as pool:
         stream.bind(ReadContext(stop=stop, tokens=budget))
         reading = pool.submit(stream.read_page, {}, None)
         assert begun.wait(PATIENCE)

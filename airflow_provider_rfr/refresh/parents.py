@@ -1,0 +1,64 @@
+"""Pages of parent streams, of which each is read once for all the streams that it divides."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import IO, Any, TypeAlias
+
+from airflow_provider_rfr.numbers import dumps, loads
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.streams.core import Page
+from airflow_provider_rfr.streams.paged import PagedStream, read_all_pages
+
+_SlicedPage: TypeAlias = tuple[Mapping[str, Any], Page]
+
+
+class ParentPages:
+    """The pages of parent streams for the streams of one application; thread-safe.
+
+    The pages of a parent that the application loads, too, come from its ledger, once it is published. If it fails, or
+    is not loaded, its first child reads it from the API, and the others get the same pages from a temporary file.
+
+    :param loaded: streams that the application loads
+    """
+
+    def __init__(self, loaded: Iterable[str]) -> None:
+        self._ledgers: dict[str, Future[Ledger | None]] = {stream: Future() for stream in loaded}
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._files: dict[str, IO[bytes]] = {}
+
+    def end(self, stream: str, ledger: Ledger | None) -> None:
+        """Record the end of a stream that the application loads.
+
+        :param ledger: of its published generation; None where the stream failed
+        """
+        self._ledgers[stream].set_result(ledger)
+
+    def read(self, parent: PagedStream) -> Iterator[_SlicedPage]:
+        """Yield all pages of a parent, with their slices; wait until the parent is loaded."""
+        future = self._ledgers.get(parent.name)
+        ledger = None if future is None else future.result()
+        if ledger is not None:
+            yield from ledger.read_records()
+            return
+        with self._locks[parent.name]:
+            if parent.name in self._files:
+                yield from _pages_in(self._files[parent.name])
+                return
+            # It has no name, so nothing is left of it after the process, however that ends.
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - kept for the other children
+            for stream_slice, page in read_all_pages(parent):
+                file.write(dumps([stream_slice, page.records, page.request, page.skipped]) + b"\n")
+                yield stream_slice, page
+            self._files[parent.name] = file
+
+
+def _pages_in(file: IO[bytes]) -> Iterator[_SlicedPage]:
+    file.seek(0)
+    for line in file:
+        stream_slice, records, request, skipped = loads(line)
+        yield stream_slice, Page(records, request=request, skipped=skipped)

@@ -1,0 +1,127 @@
+"""The streams of one application, side by side: which run at once, and what each of them ends with."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_provider_rfr.exceptions import RefreshStoppedError
+from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog
+from airflow_provider_rfr.refresh.after_publish import AttemptHistory, HistoryTables
+from airflow_provider_rfr.refresh.budget import DriverBudget
+from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.config import RefreshConfig, secrets_of
+from airflow_provider_rfr.refresh.engine import Refresh
+from airflow_provider_rfr.refresh.parents import ParentPages
+from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.streams.loader import load_stream
+from airflow_provider_rfr.streams.paged import PagedStream, as_paged
+
+_log = logging.getLogger("airflow_provider_rfr")
+
+
+class StreamRuns:
+    """The refreshes of all streams of a document, side by side in threads.
+
+    A stream begins as soon as those before it leave requests of ``concurrency`` unused, or as ``streams_at_once`` says;
+    parents begin before their children. Each stream publishes when it is read, and a failing one stops no other.
+
+    :param report: called with the stream after each commit of a round
+    :param open_history: opens the history tables of a catalog; None without a control store
+    """
+
+    def __init__(
+        self,
+        config: RefreshConfig,
+        cluster: Cluster,
+        *,
+        stopping: threading.Event,
+        report: Callable[[str, RoundReport], None],
+        open_history: Callable[[Catalog], HistoryTables] | None,
+    ) -> None:
+        self._config = config
+        self._stopping = stopping
+        self._report = report
+        self._history = AttemptHistory(open_history)
+        self._secrets = secrets_of(config)
+        options = config.options
+        budget = DriverBudget(options.requests_per_second)
+        self._rounds = Rounds(cluster, budget, options.concurrency, stopping, streams_at_once=options.streams_at_once)
+        self._parents = ParentPages(config.streams)
+        self._threads: dict[str, threading.Thread | None] = {}
+        self._figures: dict[str, dict[str, Any]] = {}
+        self._errors: dict[str, BaseException] = {}
+
+    def run(self) -> tuple[dict[str, dict[str, Any]], dict[str, BaseException]]:
+        """Refresh every stream; return figures and errors, by stream."""
+        for stream in self._config.streams:
+            self._begin(stream)
+        for thread in self._threads.values():
+            if thread is not None:
+                thread.join()
+        self._rounds.close()
+        if not self._stopping.is_set():
+            self._history.maintain()
+        return self._figures, self._errors
+
+    def _begin(self, stream: str) -> None:
+        """Start the stream's thread once there is room for it, after those of its parents."""
+        if stream in self._threads:
+            return
+        self._threads[stream] = None
+        try:
+            source = as_paged(load_stream(self._config.source.as_source(), stream))
+            for parent in source.parents():
+                if parent.name in self._config.streams:
+                    self._begin(parent.name)
+            if not self._rounds.admit(stream):
+                raise RefreshStoppedError(f"{stream}: stopped before it began; the next attempt reads it")
+        except Exception as error:  # noqa: BLE001 - reported in the last line, after the other streams
+            self._fail(stream, error)
+            return
+        thread = threading.Thread(target=self._run, args=(stream, source), name=f"rfr-{stream}", daemon=True)
+        self._threads[stream] = thread
+        thread.start()
+
+    def _run(self, stream: str, source: PagedStream) -> None:
+        try:
+            refresh = self._refresh(stream, source)
+        except BaseException as error:  # noqa: BLE001 - reported in the last line, after the other streams
+            self._fail(stream, error)
+        else:
+            self._parents.end(stream, refresh.ledger)
+        finally:
+            self._rounds.dismiss(stream)
+
+    def _fail(self, stream: str, error: BaseException) -> None:
+        _log.debug("%s failed", stream, exc_info=error)
+        self._errors[stream] = error
+        self._parents.end(stream, None)
+
+    def _refresh(self, stream: str, source: PagedStream) -> Refresh:
+        lake = self._config.lake
+        catalog = open_catalog(LakeSettings(lake.name, lake.plain_properties()))
+        refresh = Refresh(
+            self._config,
+            source,
+            catalog,
+            self._rounds,
+            report=lambda report: self._report(stream, report),
+            read_parent=self._parents.read,
+        )
+        began, error = datetime.now(timezone.utc), None
+        try:
+            refresh.run()
+        except Exception as raised:
+            error = raised
+            raise
+        finally:
+            self._figures[stream] = asdict(refresh.figures)
+            self._history.record(
+                catalog, self._config, refresh.figures, refresh.header, began=began, error=error, secrets=self._secrets
+            )
+        return refresh
