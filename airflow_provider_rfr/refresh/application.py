@@ -21,7 +21,7 @@ from airflow_provider_rfr.exceptions import (
     RefreshFailedError,
     RfrError,
 )
-from airflow_provider_rfr.refresh.cluster import Cluster, without_pandas
+from airflow_provider_rfr.refresh.cluster import Cluster, is_submitted, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config, redact, secrets_of
 from airflow_provider_rfr.refresh.follow import Bar, can_draw, drawn_bar
 from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor, write_in_background
@@ -93,7 +93,8 @@ class Application:
         """Refresh every stream, and note the figures and errors."""
         if self._bar is not None:
             self._bar.say(_STARTING)
-        self._cluster.start()
+        if self._config.options.spark == "always" or is_submitted():
+            self._cluster.start()
         for stream, table in self._config.mapped_tables().items():
             _say(f"{stream}: goes to the table {table}, because no table can have its name")
         threading.Thread(target=self._note_session, daemon=True).start()

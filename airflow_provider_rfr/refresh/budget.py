@@ -36,12 +36,14 @@ class Beat:
 
     :ivar queued: partitions that none of its threads has begun
     :ivar idle: threads without work
+    :ivar bytes: of the records that it has read
     """
 
     stream: str
     task: int
     queued: int
     idle: int
+    bytes: int = 0
 
 
 class Budget(Protocol):

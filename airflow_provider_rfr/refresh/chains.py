@@ -547,10 +547,10 @@ class Scheduler:
         """Return the bytes of the records of the rows that :meth:`take_ready` would return."""
         return self._ready_bytes
 
-    def load(self) -> tuple[int, int]:
-        """Count the partitions that no thread has begun, and the threads without work."""
+    def load(self) -> tuple[int, int, int]:
+        """Count the partitions that no thread has begun, the threads without work, and the bytes of records so far."""
         with self._changed:
-            return len(self._fresh), self._idle_threads
+            return len(self._fresh), self._idle_threads, self.figures.bytes
 
     def progress(self) -> list[PartitionProgress]:
         """Return the positions of all partitions that changed. A later page does not count, so they stay true."""

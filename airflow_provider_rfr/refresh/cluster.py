@@ -96,11 +96,14 @@ class _TaskFailure:
 
 
 class Cluster:
-    """The Spark application; :meth:`start` returns at once, the first :meth:`run` waits for it.
+    """The Spark application; :meth:`start` returns at once, the first :meth:`run` after it waits for Spark.
+
+    Before the start, jobs run in the driver: a small load is published sooner than Spark is up.
 
     :param settings: Spark settings for an application that this process starts itself
     :param preload: load the tasks' modules before local workers fork, without pandas; not where user code runs
     :param executor_wait: seconds after which a job without executors is an error; None for no limit
+    :ivar is_started: whether Spark was started, or is being started
     :ivar submitted: jobs so far
     :ivar running: tasks of the jobs that have not ended
     """
@@ -119,18 +122,29 @@ class Cluster:
         self._settings = settings or {}
         self._context: SparkContext | None = None
         self._error: BaseException | None = None
-        self._jobs = threading.Lock()
+        self._lock = threading.Lock()
+        self.is_started = False
         self.submitted = 0
         self.running = 0
         self.ready = threading.Event()
 
     def start(self) -> None:
-        """Start Spark in the background; :attr:`ready` is set when it is warm, or has failed."""
+        """Start Spark in the background, once; :attr:`ready` is set when it is warm, or has failed."""
+        with self._lock:
+            if self.is_started:
+                return
+            self.is_started = True
         threading.Thread(target=self._start, name="rfr-spark-start", daemon=True).start()
+
+    def settle(self) -> None:
+        """Wait for Spark if it was started; raise the error of its start."""
+        if self.is_started:
+            self.context  # noqa: B018 - waits, and raises
 
     @property
     def context(self) -> SparkContext:
-        """Return the Spark context: wait for it, and raise the error of its start."""
+        """Return the Spark context: start it, wait for it, and raise the error of its start."""
+        self.start()
         self.ready.wait()
         if self._error is not None:
             raise self._error
@@ -139,7 +153,9 @@ class Cluster:
 
     @property
     def cores(self) -> int:
-        """Return how many tasks can run at the same time on the executors that there are now."""
+        """Return how many tasks can run at the same time on the executors that there are now; 1 without Spark."""
+        if not self.is_started:
+            return 1
         # Not defaultParallelism, which is at least two outside the local mode, also with a single core.
         context = self.context
         with _readable_errors():
@@ -180,24 +196,22 @@ class Cluster:
         """
         if not items:
             return []
+        if not self.is_started:
+            return _results(_each(function)(iter(items)))
         context = self.context
-        with self._jobs:
+        with self._lock:
             self.submitted += 1
             self.running += len(items)
         try:
             return self._collect(context, function, items)
         finally:
-            with self._jobs:
+            with self._lock:
                 self.running -= len(items)
 
     def _collect(self, context: SparkContext, function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
         with _readable_errors(context), executors_awaited(context, self._executor_wait):
             rdd = context.parallelize(list(items), len(items))
-            results: list[_R] = rdd.mapPartitions(_each(function)).collect()
-        for result in results:
-            if isinstance(result, _TaskFailure):
-                raise result.error
-        return results
+            return _results(rdd.mapPartitions(_each(function)).collect())
 
     def stop(self) -> None:
         """End the application; a local one ends with this process, and need not be waited for."""
@@ -215,8 +229,8 @@ class Cluster:
                 answer = ModuleType("pyspark.testing.utils")
                 answer.have_numpy = False  # type: ignore[attr-defined]
                 sys.modules.setdefault(answer.__name__, answer)
-            if "PYSPARK_GATEWAY_PORT" in os.environ:
-                # Started by spark-submit: its settings are in the JVM, and SparkConf sees them only when connected.
+            if is_submitted():
+                # Its settings are in the JVM, and SparkConf sees them only when connected.
                 SparkContext._ensure_initialized()
             conf = SparkConf()
             for key, value in self._defaults(conf).items():
@@ -239,6 +253,11 @@ class Cluster:
             if self._preload:
                 defaults.setdefault("spark.python.daemon.module", "airflow_provider_rfr.refresh.worker_daemon")
         return defaults
+
+
+def is_submitted() -> bool:
+    """Tell whether spark-submit started this process, so that there is a JVM already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def task_attempt() -> int:
@@ -272,6 +291,16 @@ def _prepare_worker(item: int) -> None:
     """Import the packages and modules that tasks need."""
     check_packages()
     from airflow_provider_rfr.refresh import publish_task  # noqa: F401
+
+
+def _results(results: Iterable[_R | _TaskFailure]) -> list[_R]:
+    """Return the results of all tasks; raise the error of the first one that failed."""
+    found: list[_R] = []
+    for result in results:
+        if isinstance(result, _TaskFailure):
+            raise result.error
+        found.append(result)
+    return found
 
 
 def _each(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R | _TaskFailure]]:

@@ -27,7 +27,7 @@ class _Document(BaseModel):
 _NOT_PUBLISH_RULES = (
     *("concurrency", "streams_at_once", "round_seconds", "round_bytes", "requests_per_second", "head_start"),
     *("max_offenders", "on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart", "expire"),
-    "executor_wait",
+    *("executor_wait", "spark"),
     "constants",  # part of the publish fingerprint, where there are any
 )
 
@@ -58,6 +58,8 @@ class RefreshOptions(_Document):
     :ivar on_busy: what to do while another run is active: wait, fail, or take its refresh over
     :ivar force_restart: open a new generation even if one could be resumed
     :ivar head_start: read in the driver while Spark starts
+    :ivar spark: start Spark ``when_needed``, so that the driver reads and publishes a small load alone, or ``always``.
+        An application that spark-submit started has Spark already
     :ivar executor_wait: seconds that a job waits while the cluster gives no executor; None for no limit
     :ivar expire: after the publish, expire old snapshots of the table and drop ledgers of its parts that will not be
         resumed; None: expire snapshots only of tables that this package made
@@ -83,6 +85,7 @@ class RefreshOptions(_Document):
     on_busy: Literal["wait", "fail", "take_over"] = "wait"
     force_restart: bool = False
     head_start: bool = True
+    spark: Literal["when_needed", "always"] = "when_needed"
     executor_wait: float | None = Field(default=600.0, gt=0)
     expire: bool | None = None
 

@@ -127,7 +127,7 @@ class Refresh:
                 # Under the heartbeat: a cluster may give its first executors later than another run waits for a silent
                 # one.
                 with self._phase("spark_start"):
-                    self._rounds.cluster.context  # noqa: B018 - waits, and raises what the start raised
+                    self._rounds.cluster.settle()
                 publisher = Publisher(
                     self.ledger, book, self._rounds.cluster, self._target, self._stream, self._rules, self._config
                 )

@@ -7,7 +7,8 @@ A round ends when its time or size is up, when a task has been idle for a second
 when a stream has been read to its end, when another stream or a publish waits for its turn, when new executors have
 none of the work, or when the driver is asked to stop. A page that is in flight then gets two more seconds; after that
 its partition moves to the stream's slow-page lane in the driver, so that no executor core waits for one slow answer.
-Before its first round, the driver prefetches pages while Spark starts.
+Before its first round, the driver prefetches pages until Spark is up, which is started once that takes longer than a
+small load.
 """
 
 from __future__ import annotations
@@ -48,30 +49,34 @@ _SLOW_PAGE_THREADS = 32
 _REJOIN_SECONDS = 2.0
 _WAIT_SECONDS = 1.0
 _LEAST_AT_ONCE = 4
+# A load that is read within these limits is read and published by the driver, unless Spark has been started anyway.
+_DRIVER_SECONDS = 1.5
+_DRIVER_BYTES = 16 * 1024 * 1024
 
 
 class _PrefetchBudget(StreamBudget):
-    """A budget that ends the prefetch when Spark is ready.
+    """A budget that starts Spark when there is work for it, and ends the prefetch when Spark is ready.
 
     Where every partition has its reader by then, it ends the prefetch after twice that time: Spark's first job takes a
     second of processor time, which readers that are about to end need more, and there is no partition left that the
     job could begin.
 
-    :param ready: set when Spark is ready
     :param rest: whether there are partitions that the prefetch was not given
     """
 
-    def __init__(self, budget: DriverBudget, ledger: Ledger, ready: threading.Event, *, rest: bool) -> None:
+    def __init__(self, budget: DriverBudget, ledger: Ledger, cluster: Cluster, *, rest: bool) -> None:
         super().__init__(budget, ledger.is_ours)
-        self._ready = ready
+        self._cluster = cluster
         self._rest = rest
         self._began = time.monotonic()
         self._until: float | None = None
 
     def beat(self, beat: Beat) -> bool:
-        if not self._ready.is_set():
-            return False
         now = time.monotonic()
+        if now - self._began > _DRIVER_SECONDS or beat.bytes > _DRIVER_BYTES:
+            self._cluster.start()
+        if not self._cluster.ready.is_set():
+            return False
         if self._until is None:
             self._until = now + (now - self._began)
         return self._rest or beat.queued > 0 or now >= self._until
@@ -199,13 +204,17 @@ class StreamReader:
     def _prefetch(self, rounds: Rounds) -> None:
         """Read in the driver while Spark starts."""
         ordinals, ready = self.book.open_ordinals(), rounds.cluster.ready
+        if self.ledger.held.bytes > _DRIVER_BYTES:
+            # An earlier attempt read so much that Spark has to publish it.
+            rounds.cluster.start()
         if not (self.options.head_start and ordinals) or ready.is_set():
             return
         if not (threads := rounds.threads.take(self.threads_wanted(), ready.is_set)):
             return
         try:
             task = self._task(_PREFETCH, ordinals[:_MAX_PARTITIONS_A_TASK], threads=threads)
-            budget = _PrefetchBudget(rounds.budget, self.ledger, ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
+            rest = len(ordinals) > _MAX_PARTITIONS_A_TASK
+            budget = _PrefetchBudget(rounds.budget, self.ledger, rounds.cluster, rest=rest)
             result = run_round_task(task, budget, rounds.stopping)
         finally:
             rounds.threads.give_back(threads)
