@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.table import CreateTableTransaction
+from pyiceberg.table import CreateTableTransaction, Transaction
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, ValidatableTableRequirement
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
@@ -36,7 +36,7 @@ from airflow_provider_rfr.lake.catalog import load_table
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile, ManifestFile
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.update import TableUpdate
@@ -113,6 +113,22 @@ def stale_files_are_conflicts(catalog: Catalog, name: str, loaded: Table | None)
         if (now and now.metadata_location) == (loaded and loaded.metadata_location):
             raise
         raise CommitConflictError(f"{name}: a file of the table as it was loaded is gone: {error}") from error
+
+
+class TableTransaction(Transaction):
+    """A transaction that computes the metadata behind its updates once for each of them.
+
+    PyIceberg's own copies all metadata of the table each time it is asked, about twenty times for one snapshot.
+    """
+
+    _computed: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        known, base = self._computed, self._table.metadata
+        if known is None or known[0] is not base or known[1] is not self._updates:
+            known = self._computed = base, self._updates, super().table_metadata
+        return known[2]
 
 
 def commit_strictly(transaction: Transaction) -> None:
@@ -305,7 +321,7 @@ def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
 
     :raises CommitConflictError: another commit came first; nothing was written
     """
-    transaction = table.transaction()
+    transaction = TableTransaction(table)
     snapshot_id = stage_append(transaction, files, summary)
     commit_strictly(transaction)
     return snapshot_id
@@ -441,7 +457,7 @@ def write_table_properties(catalog: Catalog, table_name: str, values: Mapping[st
         # A commit that changes nothing could still make a publish at the same moment fail.
         if not changed:
             return
-        transaction = table.transaction()
+        transaction = TableTransaction(table)
         if wanted := {key: value for key, value in changed.items() if value is not None}:
             transaction.set_properties(wanted)
         if unwanted := [key for key, value in changed.items() if value is None]:

@@ -24,6 +24,7 @@ from airflow_provider_rfr.exceptions import DamagedLedgerError, LedgerError
 from airflow_provider_rfr.lake.catalog import create_table, load_table, namespaces
 from airflow_provider_rfr.lake.commits import (
     CommitConflictError,
+    TableTransaction,
     append_files,
     commit_strictly,
     newest_summary_with,
@@ -229,7 +230,7 @@ class LedgerTable:
         if not old:
             return
         unneeded = _metadata_files(table, old) - _metadata_files(table, kept)
-        transaction = table.transaction()
+        transaction = TableTransaction(table)
         with ExpireSnapshots(transaction) as expire:
             expire.by_ids([snapshot.snapshot_id for snapshot in old])
         try:
@@ -250,7 +251,7 @@ class LedgerTable:
             # The newest summary is the state of the refresh, so this snapshot has to repeat it.
             newest = self.summary("rfr.generation") or {}
             kept = {key: value for key, value in newest.items() if key.startswith("rfr.")}
-            transaction = self._table.transaction()
+            transaction = TableTransaction(self._table)
             with self._intact():
                 transaction.delete(older, snapshot_properties=kept)
             commit_strictly(transaction)

@@ -37,6 +37,7 @@ from airflow_provider_rfr.lake.catalog import create_table, ensure_namespace, lo
 from airflow_provider_rfr.lake.commits import (
     AssertBase,
     CommitConflictError,
+    TableTransaction,
     TargetChangedError,
     commit_strictly,
     last_change,
@@ -414,7 +415,7 @@ class MigratedTable:
         return summary_of(last_change(self._table))
 
     def _begin(self) -> Transaction:
-        transaction = self._table.transaction()
+        transaction = TableTransaction(self._table)
         base = self._base
         # PyIceberg requires only what an update touches. These also refuse the commit after a change of something else;
         # a catalog that checks requirements in this process can even compare the whole metadata.

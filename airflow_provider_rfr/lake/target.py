@@ -40,6 +40,7 @@ from airflow_provider_rfr.lake.catalog import ensure_namespace, load_table
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
     AddedManifest,
+    TableTransaction,
     TargetChangedError,
     commit_strictly,
     newest_summary_with,
@@ -526,7 +527,7 @@ class TargetTable:
 
     def _transaction(self) -> Transaction:
         if self._table is not None:
-            return self._table.transaction()
+            return TableTransaction(self._table)
         ensure_namespace(self._catalog, self.name)
         schema = target_schema(self._wanted)
         return self._catalog.create_table_transaction(self.name, schema, properties=dict(TABLE_PROPERTIES))

@@ -41,7 +41,6 @@ from airflow_provider_rfr.refresh.resume import (
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReader
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.streams.core import ParentReader, ReadContext, unique_slices
-from airflow_provider_rfr.streams.loader import inline_source
 from airflow_provider_rfr.streams.paged import PagedStream, read_all_pages
 
 if TYPE_CHECKING:
@@ -92,8 +91,8 @@ class Refresh:
             key_columns(self._stream.primary_key, self._rules.declared)
             if part is not None:
                 check_filter(str(self._options.replace_where), self._rules.columns(SeenColumns()))
-        # Executors on other machines have no such file.
-        self._source = inline_source(stream.source_for_executors(config.source.as_source()))
+        # Executors on other machines have no files of the source.
+        self._source = dict(stream.source_for_executors(config.source.as_source()))
         name = config.target_of(stream.name)
         self._catalog = catalog
         self._target = TargetTable(catalog, name)

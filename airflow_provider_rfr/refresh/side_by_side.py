@@ -75,7 +75,7 @@ class StreamRuns:
         self._threads[stream] = None
         try:
             source = as_paged(load_stream(self._config.source.as_source(), stream))
-            for parent in source.parents():
+            for parent in source.parent_streams():
                 if parent.name in self._config.streams:
                     self._begin(parent.name)
             if not self._rounds.admit(stream):

@@ -20,7 +20,7 @@ from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.airbyte.source import build_manifest_stream, build_manifest_streams, whole_manifest
 from airflow_provider_rfr.streams.core import Stream
-from airflow_provider_rfr.streams.rest.stream import build_streams, read_document, whole_definition
+from airflow_provider_rfr.streams.rest.stream import build_stream, build_streams, read_document, whole_definition
 
 _ORIGINS: Final = ("class", "file", "definition", "manifest")
 _OF_MANIFESTS: Final = ("components", "components_keep_state", "allowed_hosts")
@@ -44,10 +44,7 @@ def load_streams(source: Mapping[str, Any]) -> dict[str, Stream]:
         return _python_streams(source["class"], config, secrets)
     if origin == "manifest":
         return dict(build_manifest_streams({**source, "config": config, "secrets": secrets}))
-    document, file = source.get("definition"), None
-    if origin == "file":
-        file = str(source["file"])
-        document = read_document(file)
+    document, file = _document_of(source)
     return dict(build_streams(document, config, secrets, file))
 
 
@@ -56,14 +53,26 @@ def load_stream(source: Mapping[str, Any], name: str) -> Stream:
 
     :raises ConfigurationError: the source is wrong, or has no such stream
     """
-    if _origin(source) == "manifest":
-        # A connector may have hundreds of streams, and take seconds to build all of them.
-        settings = {key: _settings(source, key) for key in ("config", "secrets")}
-        return build_manifest_stream({**source, **settings}, name)
-    streams = load_streams(source)
+    # No other than this one: a source may have hundreds of streams, and take seconds to build all of them.
+    origin = _origin(source)
+    config, secrets = _settings(source, "config"), _settings(source, "secrets")
+    if origin == "manifest":
+        return build_manifest_stream({**source, "config": config, "secrets": secrets}, name)
+    if origin != "class":
+        document, file = _document_of(source)
+        return build_stream(document, name, config, secrets, file)
+    streams = _python_streams(source["class"], config, secrets)
     if name not in streams:
         raise ConfigurationError("streams", f"the source has no stream {name!r}", suggestion(name, streams))
     return streams[name]
+
+
+def _document_of(source: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """Return the definition of a source, and the file that it is in, if any."""
+    if source.get("file") is None:
+        return source["definition"], None
+    file = str(source["file"])
+    return read_document(file), file
 
 
 def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class PagedStream(Stream):
     def supports_checkpointing(self) -> bool:
         return True
 
-    def parents(self) -> Sequence[PagedStream]:
+    def parent_streams(self) -> Sequence[PagedStream]:
         """Return the streams that are read for the slices, by :attr:`ReadContext.read_parent`."""
         return ()
 

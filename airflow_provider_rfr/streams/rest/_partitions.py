@@ -322,7 +322,7 @@ class PartitionRouter(Part):
         """Yield the partitions, in a stable order; the same one may come twice."""
         yield {}
 
-    def parents(self) -> Sequence[PagedStream]:
+    def parent_streams(self) -> Sequence[PagedStream]:
         """Return the streams that are read for the partitions."""
         return ()
 
@@ -400,7 +400,7 @@ class SubstreamRouter(PartitionRouter):
     def slice_fields(self) -> tuple[str, ...]:
         return (*self.key_fields, *self.extra_fields)
 
-    def parents(self) -> Sequence[PagedStream]:
+    def parent_streams(self) -> Sequence[PagedStream]:
         return (self._parent,)
 
     def partitions(self) -> Iterator[dict[str, Any]]:
@@ -545,8 +545,8 @@ class ProductRouter(PartitionRouter):
     def slice_fields(self) -> tuple[str, ...]:
         return tuple(name for router in self.of for name in router.slice_fields)
 
-    def parents(self) -> Sequence[PagedStream]:
-        return [parent for router in self.of for parent in router.parents()]
+    def parent_streams(self) -> Sequence[PagedStream]:
+        return [parent for router in self.of for parent in router.parent_streams()]
 
     def partitions(self) -> Iterator[dict[str, Any]]:
         # The later ones are read once and kept: a parent isn't asked again for each combination.

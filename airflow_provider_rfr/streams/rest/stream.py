@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -276,7 +275,7 @@ def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinitio
 
 
 class RestStream(ParentStream):
-    """A stream read by HTTP as a source definition says; see docs/sources.md and :meth:`from_definition`.
+    """A stream read by HTTP as a source definition says; see docs/sources.md and :func:`build_stream`.
 
     Stateless: any page of any partition can be read on any thread.  The pages of a parent stream are read
     by the parent's own RestStream.
@@ -284,8 +283,8 @@ class RestStream(ParentStream):
     :param variables: what filters and transformations may use besides the record: no secrets, because what
         they make ends in a table
     :param fingerprint: what decides which requests are sent, without secrets
-    :param rebuild: gives a function and its arguments that make the stream again in another process; they hold
-        secrets, which therefore are no attribute
+    :param source: gives the source from which another process builds the stream; it holds secrets, which therefore are
+        no attribute
     """
 
     paces_itself = True
@@ -302,7 +301,7 @@ class RestStream(ParentStream):
         transformations: Sequence[BoundTransformation],
         variables: Mapping[str, Any],
         fingerprint: Mapping[str, Any],
-        rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
+        source: Callable[[], Mapping[str, Any]],
     ) -> None:
         self.name = name
         self.primary_key = definition.primary_key
@@ -322,27 +321,12 @@ class RestStream(ParentStream):
         self._transformations = transformations
         self._variables = variables
         self._fingerprint = fingerprint
-        self._rebuild = rebuild
+        self._source = source
         self._skips = SkipGuard(requester.handler.max_skipped_pages)
 
-    @classmethod
-    def from_definition(
-        cls,
-        definition: Mapping[str, Any],
-        name: str,
-        *,
-        config: Mapping[str, Any] | None = None,
-        secrets: Mapping[str, Any] | None = None,
-    ) -> RestStream:
-        """Build one stream of a source definition, and the parents that it needs.
-
-        :raises SourceDefinitionError: the definition is wrong, or has no such stream
-        """
-        source = _SourceBuilder(definition, dict(config or {}), dict(secrets or {}))
-        streams = source.definition.streams
-        if name not in streams:
-            raise SourceDefinitionError("streams", f"there is no stream {name!r}", suggestion(name, streams))
-        return source.stream(name)
+    def source_for_executors(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
+        # With the schemas of files, which executors do not have.
+        return self._source()
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
         """Return the partitions; a parent stream is read for them, page by page."""
@@ -432,16 +416,17 @@ class RestStream(ParentStream):
     def fingerprint(self) -> Mapping[str, Any]:
         return self._fingerprint
 
-    def parents(self) -> Sequence[PagedStream]:
-        return self._router.parents()
+    def parent_streams(self) -> Sequence[PagedStream]:
+        return self._router.parent_streams()
 
     def bind(self, context: ReadContext) -> None:
         super().bind(context)
-        for parent in self.parents():
+        for parent in self.parent_streams():
             parent.bind(context)
 
     def __reduce__(self) -> Any:
-        return self._rebuild()
+        source = self._source()
+        return build_stream, (source["definition"], self.name, source["config"], source["secrets"])
 
     def __repr__(self) -> str:
         return f"RestStream({self.name!r})"
@@ -461,6 +446,28 @@ def build_streams(
     except SourceDefinitionError as error:
         problems = error.at(file or "").problems
     # Of this very class: a driver's last line names it, and only those in ``exceptions`` are known there.
+    raise SourceDefinitionError.of(problems)
+
+
+def build_stream(
+    document: Any,
+    name: str,
+    config: Mapping[str, Any] | None = None,
+    secrets: Mapping[str, Any] | None = None,
+    file: str | None = None,
+) -> RestStream:
+    """Build one stream of a definition, and the parents that it needs.
+
+    :param file: that the document was read from, for errors
+    :raises ConfigurationError: there is no such stream (SourceDefinitionError: the document is wrong)
+    """
+    try:
+        source = _SourceBuilder(document, config or {}, secrets or {}, file)
+        if name not in (streams := source.definition.streams):
+            raise ConfigurationError("streams", f"the source has no stream {name!r}", suggestion(name, streams))
+        return source.stream(name)
+    except SourceDefinitionError as error:
+        problems = error.at(file or "").problems
     raise SourceDefinitionError.of(problems)
 
 
@@ -527,7 +534,6 @@ class _SourceBuilder:
         paginator = paginator.bind(context)
         parents = ParentStreams(self.definition.streams, self.stream)
         router = (stream.partitions or PartitionRouter()).bind(public.at("partitions"), parents)
-        rebuild = partial(RestStream.from_definition, config=dict(public.config), secrets=dict(self._secrets))
         records = (stream.records or Records()).bind(public.at("records"), router.slice_fields)
         return RestStream(
             name,
@@ -542,7 +548,11 @@ class _SourceBuilder:
             ],
             variables={"config": public.config},
             fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
-            rebuild=lambda: (rebuild, (self._document, name)),
+            source=lambda: {
+                "definition": self._document,
+                "config": dict(public.config),
+                "secrets": dict(self._secrets),
+            },
         )
 
     def _base_url(self, stream: StreamDefinition, scope: Scope) -> tuple[str, str]:
@@ -631,5 +641,5 @@ class _SourceBuilder:
             "definition": declared,
             "page_size": page_size,
             "config": dict(self._public.config),
-            "parents": {parent.name: parent.fingerprint() for parent in router.parents()},
+            "parents": {parent.name: parent.fingerprint() for parent in router.parent_streams()},
         }

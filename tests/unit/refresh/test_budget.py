@@ -18,12 +18,11 @@ from airflow_provider_rfr.refresh import budget as module
 from airflow_provider_rfr.refresh.budget import Beat, BudgetLimiter, BudgetServer, DriverBudget, StreamBudget
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
-from airflow_provider_rfr.refresh.rounds import Rounds
 from airflow_provider_rfr.streams import StateMixin, Stream
-from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import as_paged
 from tests.soon import SOON
 from tests.unit.messages import raises
+from tests.unit.refresh import in_driver
 from tests.unit.refresh.paged_sources import Numbers
 
 RATE = 200.0
@@ -288,11 +287,7 @@ def refresh_of(tmp_path: Path) -> Any:
             "lake": {"properties": properties},
             "options": options,
         }
-        no_cluster: Any = None
-        config = parse_config(document)
-        rounds = Rounds(no_cluster, DriverBudget(config.options.requests_per_second), 16, stopping)
-        stream = as_paged(load_stream(config.source.as_source(), "numbers"))
-        return Refresh(config, stream, catalog, rounds, report=lambda report: None)
+        return in_driver.refresh_of(parse_config(document), catalog, stopping)
 
     make.stopping = stopping  # type: ignore[attr-defined]
     return make

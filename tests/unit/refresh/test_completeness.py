@@ -16,12 +16,12 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_config
-from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.inspection import read_details, statuses
 from airflow_provider_rfr.refresh.partitions import Shortfall, shortfalls
 from airflow_provider_rfr.refresh.publish import _check_guards
 from tests.unit.messages import raises
-from tests.unit.refresh.test_failed_publish import NobodyWaits, NoSpark
+from tests.unit.refresh.in_driver import refresh_of
+from tests.unit.refresh.test_failed_publish import NobodyWaits
 
 sys.path.append(str(Path(__file__).parents[1] / "streams" / "rest"))
 from rest_api import Api, Asked
@@ -49,18 +49,9 @@ class Shop:
             "streams": ["items"],
             "target": TABLE,
             "lake": {"name": "rfr", "properties": self.properties},
-            "options": {"head_start": False, "concurrency": 2, **options},
+            "options": {"concurrency": 2, **options},
         }
-        cluster: Any = NoSpark()
-        load = Refresh(
-            parse_config(document),
-            "items",
-            self.catalog,
-            cluster,
-            report=lambda report: None,
-            stopping=NobodyWaits(),
-        )
-        return load.run()
+        return refresh_of(parse_config(document), self.catalog, NobodyWaits()).run()
 
     @property
     def ids(self) -> list[int]:

@@ -36,7 +36,7 @@ from airflow_provider_rfr.refresh.state import LedgerHeader
 from airflow_provider_rfr.streams import Page, PagedStream
 from tests.headers import read_status
 from tests.unit.messages import check_messages, raises
-from tests.unit.refresh.test_rounds import Threads
+from tests.unit.refresh.in_driver import refresh_of
 
 TABLE = "raw.orders"
 MONDAY, TUESDAY = "shop/monday/refresh/-1/0", "shop/tuesday/refresh/-1/0"
@@ -67,13 +67,6 @@ class Orders(PagedStream):
         return Page([dict(record) for record in RECORDS], None)
 
 
-class NoSpark(Threads):
-    """A cluster that is ready at once, and runs tasks on threads."""
-
-    context = None
-    is_local = True
-
-
 class NobodyWaits(threading.Event):
     """Fails a run that waits for another one."""
 
@@ -90,20 +83,13 @@ class Shop:
         self.catalog = open_catalog(LakeSettings("rfr", self.properties))
 
     def run(self, key: str | None, schema: Any = None, **options: Any) -> RefreshFigures:
-        return Refresh(
-            self._config(key, schema, options),
-            "orders",
-            self.catalog,
-            NoSpark(),  # type: ignore[arg-type]
-            report=lambda report: None,
-            stopping=NobodyWaits(),
-        ).run()
+        return refresh_of(self._config(key, schema, options), self.catalog, NobodyWaits()).run()
 
     def _config(self, key: str | None, schema: Any, options: Mapping[str, Any]) -> RefreshConfig:
         source = {"class": f"{__name__}:Orders", "config": {"schema": schema} if schema else {}}
         document = {"source": source, "streams": ["orders"], "target": TABLE, "run": {"key": key}}
         lake = {"name": "rfr", "properties": self.properties}
-        return parse_config({**document, "lake": lake, "options": {"head_start": False, **options}})
+        return parse_config({**document, "lake": lake, "options": options})
 
     @property
     def rows(self) -> pa.Table:

@@ -8,6 +8,7 @@ from rest_api import QUICK, Api
 
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.rest import RestStream
+from airflow_provider_rfr.streams.rest.stream import build_stream
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def make(api: Api) -> Callable[..., RestStream]:
     ) -> RestStream:
         stream = {"request": {"path": "/items"}, "records": {"path": "data"}, "error_handler": QUICK, **fields}
         definition = {"base_url": api.url, "streams": {"items": stream}, **(source or {})}
-        items = RestStream.from_definition(definition, "items", config=config, secrets=secrets)
+        items = build_stream(definition, "items", config=config, secrets=secrets)
         if context is not None:
             items.bind(context)
         return items

@@ -10,6 +10,7 @@ from rest_api import Reply
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.paged import AbsentFieldGuard, iter_pages
 from airflow_provider_rfr.streams.rest import RestStream
+from airflow_provider_rfr.streams.rest.stream import build_stream
 from tests.unit.messages import raises
 
 CURSOR = {"type": "cursor", "cursor": {"path": "paging.next"}}
@@ -204,6 +205,6 @@ class TestPartitions:
             },
         }
         api.answers({"data": TWO, "paging": {"next": "2"}})
-        stream = RestStream.from_definition({"base_url": api.url, "streams": streams}, "children")
+        stream = build_stream({"base_url": api.url, "streams": streams}, "children")
         with pytest.raises(SourceDefinitionError, match=r"streams\.parents: no partition has .*paging\.next\?"):
             list(stream.stream_slices())

@@ -9,7 +9,7 @@ from rest_api import ids
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.core import Complete, NextPage
-from airflow_provider_rfr.streams.rest import RestStream
+from airflow_provider_rfr.streams.rest.stream import build_stream
 from tests.unit.messages import raises
 
 NUMBERS = {"type": "page_number", "page_size": 5}
@@ -265,7 +265,7 @@ class TestAnEmptyPage:
                 "children": children,
             },
         }
-        slices = RestStream.from_definition(definition, "children").stream_slices()
+        slices = build_stream(definition, "children").stream_slices()
         assert [item["parent_id"] for item in slices] == [1, 2, 3, 4, 5, 6]
 
 

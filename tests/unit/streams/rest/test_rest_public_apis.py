@@ -7,7 +7,6 @@ cases are in the modules ``public_apis_*``.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import parse_config
-from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import iter_pages
-from tests.unit.refresh.test_failed_publish import NoSpark
+from tests.unit.refresh.in_driver import refresh_of
 
 MOST_PAGES = 150
 
@@ -86,9 +84,8 @@ def _refresh(definition: Mapping[str, Any], folder: Path) -> tuple[RefreshFigure
             "streams": ["items"],
             "target": "raw.items",
             "lake": {"name": "rfr", "properties": properties},
-            "options": {"head_start": False, "concurrency": 2},
+            "options": {"concurrency": 2},
         }
     )
-    cluster: Any = NoSpark()
-    figures = Refresh(config, "items", catalog, cluster, report=lambda report: None, stopping=threading.Event()).run()
+    figures = refresh_of(config, catalog).run()
     return figures, catalog.load_table("raw.items").scan().to_arrow()["id"].to_pylist()

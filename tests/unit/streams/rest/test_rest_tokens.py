@@ -21,6 +21,7 @@ from airflow_provider_rfr.store.leases import RefreshTokens
 from airflow_provider_rfr.streams import RestStream
 from airflow_provider_rfr.streams import tokens as module
 from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.rest.stream import build_stream
 from airflow_provider_rfr.streams.tokens import AccessToken, finish_redemptions, keep_refresh_tokens
 from tests.soon import PATIENCE, SOON
 from tests.unit.messages import raises
@@ -72,7 +73,7 @@ def stream_of(url: str, authenticator: dict[str, Any], handler: dict[str, Any] =
     items = {"request": {"path": "/items"}, "records": {"path": "data"}, "error_handler": handler}
     items["paginator"] = {"type": "page_number"}
     definition = {"base_url": url, "authenticator": authenticator, "streams": {"items": items}}
-    return RestStream.from_definition(definition, "items", secrets={"refresh_token": "refresh-0"})
+    return build_stream(definition, "items", secrets={"refresh_token": "refresh-0"})
 
 
 def read_in_a_task(address: Any, url: str, authenticator: dict[str, Any], again: Any, results: Any) -> None:

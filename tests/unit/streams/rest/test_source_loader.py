@@ -12,6 +12,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinition
 from airflow_provider_rfr.streams import RestStream, loader
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
+from airflow_provider_rfr.streams.rest.stream import build_stream
 from tests.unit.messages import raises
 
 
@@ -192,6 +193,6 @@ def test_a_stream_can_be_sent_to_another_process(file, api):
 def test_a_stream_can_be_made_in_python_too(api):
     api.answers({"data": [{"id": 1}]})
     definition = {"base_url": api.url, "streams": {"a": {"records": {"path": "data"}}}}
-    assert ids(RestStream.from_definition(definition, "a").read_records()) == [1]
-    with raises(SourceDefinitionError):
-        RestStream.from_definition(definition, "b")
+    assert ids(build_stream(definition, "a").read_records()) == [1]
+    with raises(ConfigurationError):
+        build_stream(definition, "b")
