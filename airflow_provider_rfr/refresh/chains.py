@@ -517,8 +517,8 @@ class Scheduler:
     def release(self, request: _PageRequest, *, backed_off: bool = False) -> None:
         """Release the page of a reader that was interrupted; the page counts as never requested.
 
-        :param backed_off: it waited to repeat a request. The partition then goes to the side lane, because a round
-            can't wait for that, and a later round would begin the wait from the start
+        :param backed_off: it waited to repeat a request. The partition then goes to the slow-page lane, because a
+            round can't wait for that, and a later round would begin the wait from the start
         """
         with self._changed:
             request.chain.release(request)

@@ -37,7 +37,7 @@ from airflow_provider_rfr.refresh.resume import (
     Relocations,
     decide,
     fingerprints_of,
-    heartbeat,
+    ledger_heartbeat,
     silence_seconds,
 )
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
@@ -121,7 +121,7 @@ class Refresh:
                 book = self._open()
             if book is None:
                 return self.figures
-            with heartbeat(self._ledger, self._options):
+            with ledger_heartbeat(self._ledger, self._options):
                 with self._phase("read"):
                     self._read(book)
                 # Under the heartbeat: a cluster may give its first executors later than another run waits for a silent

@@ -99,7 +99,7 @@ class OtherRun:
 
 
 @contextmanager
-def heartbeat(ledger: Ledger, options: RefreshOptions) -> Iterator[None]:
+def ledger_heartbeat(ledger: Ledger, options: RefreshOptions) -> Iterator[None]:
     """Commit to the ledger while inside, where the work itself commits nothing for a while."""
     # At half of the time after which others take an attempt for dead, so that a slow commit still comes in time.
     seconds, over = silence_seconds(options) / 2, threading.Event()

@@ -17,7 +17,7 @@ import orjson
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, Beat, Budget, BudgetAddress, BudgetLimiter
+from airflow_provider_rfr.refresh.budget import HEARTBEAT_SECONDS, Budget, BudgetAddress, BudgetLimiter, Heartbeat
 from airflow_provider_rfr.refresh.chains import (
     Chain,
     FetchedPage,
@@ -57,7 +57,7 @@ class RoundLimits:
     :ivar bytes: of records
     :ivar read_seconds: seconds that this attempt had read before
     :ivar read_pages: this task's share of the pages that this attempt had read before
-    :ivar linger: seconds that a page in flight gets after the round's end
+    :ivar grace: seconds that a page in flight gets after the round's end
     """
 
     threads: int
@@ -65,7 +65,7 @@ class RoundLimits:
     bytes: int
     read_seconds: float = 0.0
     read_pages: float = 0.0
-    linger: float = 2.0
+    grace: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class _Reading:
     def run(self, tokens: TokenOwner) -> None:
         """Read until nothing is left, the time is up, or the round is closed.
 
-        A page in flight at the end gets ``linger`` seconds; then its reader is stopped, and a reader that hangs in the
+        A page in flight at the end gets ``grace`` seconds; then its reader is stopped, and a reader that hangs in the
         network is left behind: what it may still deliver does not count.
         """
         limits, task = self._task.limits, self._task.label.task
@@ -222,13 +222,13 @@ class _Reading:
         for thread in self._threads:
             thread.start()
         until = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds
-        while not self._scheduler.closing and not self._join(time.monotonic() + BEAT_SECONDS, or_closed=True):
-            if self._is_over(Beat(task, *self._scheduler.load())) or time.monotonic() >= until:
+        while not self._scheduler.closing and not self._join(time.monotonic() + HEARTBEAT_SECONDS, or_closed=True):
+            if self._is_over(Heartbeat(task, *self._scheduler.load())) or time.monotonic() >= until:
                 self._scheduler.close()
-        until = time.monotonic() + limits.linger
-        while not self._join(min(until, time.monotonic() + BEAT_SECONDS)) and time.monotonic() < until:
-            # The beats continue: they bring the penalties that readers in flight have to keep.
-            self._is_over(Beat(task, 0, 0))
+        until = time.monotonic() + limits.grace
+        while not self._join(min(until, time.monotonic() + HEARTBEAT_SECONDS)) and time.monotonic() < until:
+            # The heartbeats continue: they bring the penalties that readers in flight have to keep.
+            self._is_over(Heartbeat(task, 0, 0))
         self._stop.set()
         self._join(time.monotonic() + _UNWIND_SECONDS)
 
@@ -273,10 +273,10 @@ class _Reading:
             token=token,
         )
 
-    def _is_over(self, beat: Beat) -> bool:
+    def _is_over(self, heartbeat: Heartbeat) -> bool:
         """Tell whether the reading ends: by the driver, this process, or a sleep in which the refresh was lost."""
         self._limiter.look()
-        return self._stop.is_set() or self._budget.beat(beat) or self._closing.is_set()
+        return self._stop.is_set() or self._budget.heartbeat(heartbeat) or self._closing.is_set()
 
     def _join(self, until: float, *, or_closed: bool = False) -> bool:
         """Tell whether all threads have ended by then.

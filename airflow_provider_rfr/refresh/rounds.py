@@ -2,8 +2,8 @@
 
 A round ends when its time or size is up, when a task has been idle for a second while another has partitions to share,
 when new executors have none of the work, or when the driver is asked to stop. A page that is in flight then gets two
-more seconds; after that its partition moves to a side lane in the driver, so that no executor core waits for one slow
-answer. Before the first round, the driver reads a head start while Spark starts.
+more seconds; after that its partition moves to the slow-page lane in the driver, so that no executor core waits for one
+slow answer. Before the first round, the driver prefetches pages while Spark starts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.refresh.budget import (
-    BEAT_SECONDS,
-    Beat,
+    HEARTBEAT_SECONDS,
     BudgetAddress,
     BudgetServer,
     DriverBudget,
+    Heartbeat,
     SleepClock,
 )
 from airflow_provider_rfr.refresh.cluster import Cluster
@@ -35,8 +35,8 @@ from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, Task
 from airflow_provider_rfr.refresh.state import LedgerHeader
 
 
-class _SideLaneBudget:
-    """The driver's budget without the round's end: the side lane outlives rounds."""
+class _SlowPageBudget:
+    """The driver's budget without the round's end: the slow-page lane outlives rounds."""
 
     def __init__(self, budget: DriverBudget) -> None:
         self.reserve = budget.reserve
@@ -44,20 +44,20 @@ class _SideLaneBudget:
         self.penalize = budget.penalize
         self.is_ours = budget.is_ours
 
-    def beat(self, beat: Beat) -> bool:
+    def heartbeat(self, heartbeat: Heartbeat) -> bool:
         return False
 
 
-class _HeadStartBudget(_SideLaneBudget):
-    """A budget that ends the head start when Spark is ready.
+class _PrefetchBudget(_SlowPageBudget):
+    """A budget that ends the prefetch when Spark is ready.
 
-    Where every partition has its reader by then, it ends the head start after twice that time.
+    Where every partition has its reader by then, it ends the prefetch after twice that time.
 
     Spark's first job takes a second of processor time. Readers that are about to end need it more, and there is no
     partition left that the job could begin.
 
     :param ready: set when Spark is ready
-    :param rest: whether there are partitions that the head start was not given
+    :param rest: whether there are partitions that the prefetch was not given
     """
 
     def __init__(self, budget: DriverBudget, ready: threading.Event, *, rest: bool) -> None:
@@ -67,20 +67,20 @@ class _HeadStartBudget(_SideLaneBudget):
         self._began = time.monotonic()
         self._until: float | None = None
 
-    def beat(self, beat: Beat) -> bool:
+    def heartbeat(self, heartbeat: Heartbeat) -> bool:
         if not self._ready.is_set():
             return False
         now = time.monotonic()
         if self._until is None:
             self._until = now + (now - self._began)
-        return self._rest or beat.queued > 0 or now >= self._until
+        return self._rest or heartbeat.queued > 0 or now >= self._until
 
 
 # Task numbers far from those of a Spark round: by its number a flushed file belongs to one task.
-_SIDE_LANE = 1_000_000
-_HEAD_START = 1_000_001
+_SLOW_PAGES = 1_000_000
+_PREFETCH = 1_000_001
 _MAX_PARTITIONS_A_TASK = 5_000
-_SIDE_LANE_THREADS = 32
+_SLOW_PAGE_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +138,21 @@ class Rounds:
         self._done_before = self.book.done
         self._lane: Future[TaskResult] | None = None
         self._lane_ordinals: frozenset[int] = frozenset()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rfr-side-lane")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rfr-slow-pages")
 
     def read_all(self) -> None:
         """Read until nothing is left that this attempt can read, or until it has to stop."""
         ordinals = self.book.open_ordinals()
-        # The head start: a first round in the driver, while Spark starts.
+        # The driver prefetch: a first round in the driver, while Spark starts.
         if self.options.head_start and ordinals and not self.cluster.ready.is_set():
-            task = self._task(_HEAD_START, ordinals[:_MAX_PARTITIONS_A_TASK], threads=self.options.concurrency)
-            budget = _HeadStartBudget(self._budget, self.cluster.ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
+            task = self._task(_PREFETCH, ordinals[:_MAX_PARTITIONS_A_TASK], threads=self.options.concurrency)
+            budget = _PrefetchBudget(self._budget, self.cluster.ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
             self._commit([run_round_task(task, budget, self.stopping)])
         server: BudgetServer | None = None
         try:
             while not self.stopping.is_set() and (self._lane is not None or self.book.open_ordinals()):
                 if server is None:
-                    # Not before: the address is known when Spark is ready, and a head start may have read all.
+                    # Not before: the address is known when Spark is ready, and the prefetch may have read all.
                     host, bind = self.cluster.driver_host, self.cluster.bind_address
                     server = BudgetServer(self._budget, host, secrets.token_bytes(32), bind=bind)
                 self._spark_round(server.address)
@@ -169,12 +169,13 @@ class Rounds:
         if self._lane is not None and self._lane.done():
             # Before anything is planned, or tasks would begin where the lane began.
             self._commit([self._lane_result()])
-        overran = sorted(n for n in self.book.overran if n not in self.book.failed)[:_SIDE_LANE_THREADS]
+        overran = sorted(n for n in self.book.overran if n not in self.book.failed)[:_SLOW_PAGE_THREADS]
         if self._lane is None and overran:
             # Only for the page that is due, which the driver waits for: those behind it are read in rounds again.
-            task = self._task(_SIDE_LANE, overran, threads=len(overran), seconds=BEAT_SECONDS, linger=float("inf"))
+            seconds, grace = HEARTBEAT_SECONDS, float("inf")
+            task = self._task(_SLOW_PAGES, overran, threads=len(overran), seconds=seconds, grace=grace)
             self._lane_ordinals = frozenset(overran)
-            self._lane = self._pool.submit(run_round_task, task, _SideLaneBudget(self._budget))
+            self._lane = self._pool.submit(run_round_task, task, _SlowPageBudget(self._budget))
         results: list[TaskResult] = []
         tasks = self._plan()
         if tasks:
@@ -204,7 +205,7 @@ class Rounds:
         ]
 
     def _lane_result(self) -> TaskResult:
-        """Wait for the side lane's end, and free the lane."""
+        """Wait for the slow-page lane's end, and free the lane."""
         assert self._lane is not None
         result = self._lane.result()
         self._lane, self._lane_ordinals = None, frozenset()
@@ -243,7 +244,7 @@ class Rounds:
         threads: int,
         tasks: int = 1,
         seconds: float | None = None,
-        linger: float = 2.0,
+        grace: float = 2.0,
     ) -> RoundTask:
         header = self.ledger.held
         limits = RoundLimits(
@@ -252,7 +253,7 @@ class Rounds:
             bytes=max(1, self.options.round_bytes // tasks),
             read_seconds=time.monotonic() - self._began,
             read_pages=self.figures.pages / tasks,
-            linger=linger,
+            grace=grace,
         )
         return RoundTask(
             source=self.source,
@@ -271,9 +272,9 @@ class Rounds:
         """End the round when the driver has to end, and when executors that came meanwhile could share its work."""
         most = min(self.options.concurrency, sum(len(task.partitions) for task in tasks))
         clock = SleepClock()
-        while not done.wait(BEAT_SECONDS):
+        while not done.wait(HEARTBEAT_SECONDS):
             # A driver learns at its next commit that it was replaced. One that slept may have been replaced long ago,
-            # so it asks at once. To ask at each beat would load the table five times a second.
+            # so it asks at once. To ask at each heartbeat would load the table five times a second.
             lost = clock.slept() and not self.ledger.is_ours()
             if not lost and not self.stopping.is_set():
                 try:

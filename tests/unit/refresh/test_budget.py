@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_rfr.exceptions import ReadInterrupted, RefreshStoppedError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.refresh import budget as module
-from airflow_provider_rfr.refresh.budget import Beat, BudgetLimiter, BudgetServer, DriverBudget
+from airflow_provider_rfr.refresh.budget import BudgetLimiter, BudgetServer, DriverBudget, Heartbeat
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.streams import StateMixin, Stream
@@ -62,7 +62,7 @@ def test_a_penalty_in_one_task_stops_the_other_at_its_next_beat(served: tuple[Dr
     first, second = server.address.connect(), server.address.connect()
     first.penalize(500.0)
     assert second.paused() == 0
-    second.beat(Beat(1, 0, 0))
+    second.heartbeat(Heartbeat(1, 0, 0))
     assert 500 - SOON < second.paused() <= 500
 
 
@@ -86,7 +86,7 @@ def test_a_stranger_without_the_secret_is_not_served(served: tuple[DriverBudget,
     with pytest.raises(AuthenticationError):
         Client(server.address.address, authkey=b"a guess")
     remote = server.address.connect()
-    assert remote.beat(Beat(0, 0, 0)) is False
+    assert remote.heartbeat(Heartbeat(0, 0, 0)) is False
 
 
 def test_the_secret_is_in_no_text(served: tuple[DriverBudget, BudgetServer]) -> None:
@@ -96,7 +96,7 @@ def test_the_secret_is_in_no_text(served: tuple[DriverBudget, BudgetServer]) -> 
 def test_a_driver_that_is_gone_ends_the_round(served: tuple[DriverBudget, BudgetServer]) -> None:
     remote = served[1].address.connect()
     remote.close()
-    assert remote.beat(Beat(0, 0, 0)) is True
+    assert remote.heartbeat(Heartbeat(0, 0, 0)) is True
 
 
 def test_a_round_ends_when_one_task_idles_while_another_has_partitions_to_share(
@@ -104,12 +104,12 @@ def test_a_round_ends_when_one_task_idles_while_another_has_partitions_to_share(
 ) -> None:
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.05)
     budget = DriverBudget(None)
-    assert budget.beat(Beat(0, queued=0, idle=3)) is False
-    assert budget.beat(Beat(1, queued=9, idle=0)) is False
+    assert budget.heartbeat(Heartbeat(0, queued=0, idle=3)) is False
+    assert budget.heartbeat(Heartbeat(1, queued=9, idle=0)) is False
     time.sleep(0.06)
-    assert budget.beat(Beat(1, queued=9, idle=0)) is True
+    assert budget.heartbeat(Heartbeat(1, queued=9, idle=0)) is True
     budget.open_round()
-    assert budget.beat(Beat(1, queued=9, idle=0)) is False
+    assert budget.heartbeat(Heartbeat(1, queued=9, idle=0)) is False
 
 
 def test_an_idle_task_ends_no_round_when_there_is_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_an_idle_task_ends_no_round_when_there_is_nothing_to_share(monkeypatch: 
     budget = DriverBudget(None)
     budget.done(0)
     time.sleep(0.01)
-    assert budget.beat(Beat(1, queued=0, idle=0)) is False
+    assert budget.heartbeat(Heartbeat(1, queued=0, idle=0)) is False
 
 
 def test_waiting_for_a_permit_ends_when_the_reader_is_stopped() -> None:
@@ -167,7 +167,7 @@ def test_a_peer_that_resets_or_says_nothing_keeps_nobody_waiting(
         for stranger in strangers:
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             stranger.close()
-    served_one = threading.Thread(target=lambda: server.address.connect().beat(Beat(0, 0, 0)), daemon=True)
+    served_one = threading.Thread(target=lambda: server.address.connect().heartbeat(Heartbeat(0, 0, 0)), daemon=True)
     served_one.start()
     served_one.join(SOON)
     assert not served_one.is_alive()

@@ -203,7 +203,7 @@ def test_executors_that_come_in_a_round_get_their_part_of_its_work(bench: Bench)
     assert tasks[:2] == [1, 3]
 
 
-def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_side_lane(bench: Bench) -> None:
+def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_slow_page_lane(bench: Bench) -> None:
     source = bench.source("Hanging", partitions=6, pages=8, seconds=0.05, hang=4.0)
     ledger, _, _ = bench.read(source, "hanging", round_seconds=0.4)
     assert_whole(ledger, 6, 8)
@@ -211,7 +211,7 @@ def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_side_lane(bench: B
     assert others, "the other partitions were not held up"
 
 
-def test_what_the_side_lane_read_is_not_read_again_while_others_are_still_read(bench: Bench) -> None:
+def test_what_the_slow_page_lane_read_is_not_read_again_while_others_are_still_read(bench: Bench) -> None:
     source = bench.source("Hanging", partitions=5, pages=50, seconds=0.03, hang=3.0)
     ledger, _, _ = bench.read(source, "hanging", round_seconds=0.3, concurrency=2)
     assert_whole(ledger, 5, 50)
