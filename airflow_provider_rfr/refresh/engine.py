@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
@@ -292,12 +293,7 @@ class Refresh:
         figures.pages_refetched, figures.overlap_checks = header.pages_refetched, header.overlap_checks
 
     def _take_outcome(self, outcome: PublishOutcome) -> None:
-        self.figures.snapshot_id = outcome.snapshot_id
-        self.figures.rows = outcome.rows
-        self.figures.duplicates_removed = outcome.duplicates_removed
-        self.figures.pages_skipped = outcome.pages_skipped
-        self.figures.records_missing = outcome.records_missing
-        self.figures.schema_changes = outcome.schema_changes
+        self.figures = replace(self.figures, **asdict(outcome))
 
 
 def refuses_generation(error: BaseException) -> bool:

@@ -26,7 +26,14 @@ import pyarrow.parquet as pq
 from airflow_provider_rfr.exceptions import LedgerError, PublishRefusedError, ReconciliationError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore, select_columns
-from airflow_provider_rfr.refresh.chains import Cursor, OverlapCheck, PartitionProgress, PartitionWork, seen_marks
+from airflow_provider_rfr.refresh.chains import (
+    ChainState,
+    Cursor,
+    OverlapCheck,
+    PartitionProgress,
+    PartitionWork,
+    seen_marks,
+)
 from airflow_provider_rfr.refresh.pages import REMEDY_FOR_IGNORED_TOKEN, REPEATS_FIRST_PAGE, FlushLabel, PageFile
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD
 
@@ -38,6 +45,7 @@ class PartitionBook:
     :ivar keys: canonical JSON of the partition keys
     :ivar slices: JSON of the slices
     :ivar cursors: of partitions that have pages
+    :ivar states: of open chains that this attempt resumed or read
     :ivar failed: why a partition can't continue in this attempt
     :ivar overran: partitions that had a page in flight when the last round ended
     :ivar resumed: open partitions of which this attempt has read no page yet
@@ -46,14 +54,10 @@ class PartitionBook:
     keys: Sequence[str]
     slices: Sequence[str]
     cursors: dict[int, Cursor] = field(default_factory=dict)
-    seen: dict[int, bytes] = field(default_factory=dict)
-    restarts: dict[int, int] = field(default_factory=dict)
-    overlaps: dict[int, OverlapCheck] = field(default_factory=dict)
+    states: dict[int, ChainState] = field(default_factory=dict)
     failed: dict[int, BaseException] = field(default_factory=dict)
     overran: set[int] = field(default_factory=set)
-    asked: set[int] = field(default_factory=set)
     resumed: set[int] = field(default_factory=set)
-    streaks: dict[int, tuple[int, int]] = field(default_factory=dict)
     done: int = 0
 
     def __len__(self) -> int:
@@ -81,34 +85,25 @@ class PartitionBook:
             key=self.keys[ordinal],
             slice=orjson.loads(self.slices[ordinal]),
             cursor=self.cursors.get(ordinal, Cursor()),
-            seen=self.seen.get(ordinal, b""),
-            overlap=self.overlaps.get(ordinal),
-            restarts=self.restarts.get(ordinal, 0),
-            asked=ordinal in self.asked,
+            state=self.states.get(ordinal, ChainState()),
             resumed=ordinal in self.resumed,
-            streak=self.streaks.get(ordinal, (0, 0)),
         )
 
     def apply(self, progress: PartitionProgress) -> None:
         """Take over where a task left a partition."""
-        ordinal = progress.ordinal
-        if progress.cursor != self.cursors.get(ordinal):
+        ordinal, cursor = progress.ordinal, progress.cursor
+        if cursor != self.cursors.get(ordinal):
             self.resumed.discard(ordinal)
         # A partition of which no page came has no cursor: it is still to be begun.
-        if progress.cursor.pages or progress.cursor.chain:
-            self.move({ordinal: progress.cursor})
-        self.restarts[ordinal] = progress.restarts
-        self.seen[ordinal] = progress.seen
-        self.streaks[ordinal] = progress.streak
-        if progress.checked:
-            self.overlaps.pop(ordinal, None)
-        if progress.cursor.complete:
-            self.seen.pop(ordinal, None)
-            self.streaks.pop(ordinal, None)
+        if cursor.pages or cursor.chain:
+            self.move({ordinal: cursor})
+        if cursor.complete:
+            self.states.pop(ordinal, None)
+        else:
+            self.states[ordinal] = progress.state
         if progress.error is not None:
             self.failed[ordinal] = progress.error
         (self.overran.add if progress.overran else self.overran.discard)(ordinal)
-        (self.asked.add if progress.asked else self.asked.discard)(ordinal)
 
     def move(self, cursors: Mapping[int, Cursor]) -> None:
         for ordinal, cursor in cursors.items():
@@ -132,9 +127,8 @@ class PartitionBook:
                 by_ordinal[row["partition_ordinal"]].append(row)
         for ordinal, own in by_ordinal.items():
             own.sort(key=lambda row: int(row["page"]))
-            self.seen[ordinal] = seen_marks(own)
-            if addressable:
-                self.overlaps[ordinal] = OverlapCheck(own[-1]["token_in"], own[-1]["checksum"])
+            overlap = OverlapCheck(own[-1]["token_in"], own[-1]["checksum"]) if addressable else None
+            self.states[ordinal] = ChainState(seen_marks(own), overlap)
 
 
 def open_book(store: FileStore, openings: Iterable[str]) -> PartitionBook:

@@ -168,8 +168,10 @@ class Relocations:
             return
         for ordinal, cursor in book.cursors.items():
             book.cursors[ordinal] = replace(cursor, token=self.token(cursor.token))
-        for ordinal, overlap in book.overlaps.items():
-            book.overlaps[ordinal] = replace(overlap, token_in=self.token(overlap.token_in))
+        for ordinal, state in book.states.items():
+            if (overlap := state.overlap) is not None:
+                overlap = replace(overlap, token_in=self.token(overlap.token_in))
+                book.states[ordinal] = replace(state, overlap=overlap)
 
     def _moved_back(self, value: Any) -> Any:
         if isinstance(value, Mapping):

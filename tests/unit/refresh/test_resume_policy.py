@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from airflow_provider_rfr.exceptions import RefreshBusyError
-from airflow_provider_rfr.refresh.chains import Cursor, OverlapCheck
+from airflow_provider_rfr.refresh.chains import ChainState, Cursor, OverlapCheck
 from airflow_provider_rfr.refresh.config import RefreshOptions, _Address
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.resume import Fingerprints, Opening, OtherRun, Relocations, decide, fingerprints_of
@@ -56,55 +56,50 @@ def test_the_first_refresh_opens_a_generation() -> None:
     assert opening(None) is Opening.NEW
 
 
-def test_an_open_generation_is_resumed_by_a_retry_and_by_the_next_run() -> None:
-    assert opening(header()) is Opening.RESUME
-    assert opening(header(), run_key="run-2") is Opening.RESUME
-    assert opening(header(), run_key=None) is Opening.RESUME
+PUBLISHED = header(state=RefreshState.PUBLISHED, snapshot_id=7)
+KEYLESS = header(run_key=None)
+SOURCE, SCHEMA = Fingerprints("other", "publish", "rules"), Fingerprints("read", "other", "others")
 
 
-def test_a_retry_after_the_publish_returns_it_and_the_next_run_reads_anew() -> None:
-    published = header(state=RefreshState.PUBLISHED, snapshot_id=7)
-    assert opening(published) is Opening.PUBLISHED
-    assert opening(published, run_key="run-2") is Opening.NEW
-    assert opening(published, run_key=None) is Opening.NEW
-
-
-def test_a_generation_that_is_on_the_target_but_not_marked_is_not_published_again() -> None:
-    assert opening(header(), on_target=True) is Opening.PUBLISHED
-    assert opening(header(), on_target=True, run_key=None) is Opening.PUBLISHED
-    assert opening(header(), on_target=True, run_key="run-2") is Opening.NEW
-
-
-@pytest.mark.parametrize("prints", [Fingerprints("other", "publish", "rules"), Fingerprints("read", "other", "others")])
-def test_a_retry_with_another_source_or_schema_reads_anew_what_its_run_published(prints: Fingerprints) -> None:
-    assert opening(header(state=RefreshState.PUBLISHED, snapshot_id=7), prints) is Opening.NEW
-    assert opening(header(), prints, on_target=True) is Opening.NEW
-    assert opening(header(run_key=None), prints, run_key=None, on_target=True) is Opening.NEW
-
-
-def test_force_restart_reads_anew_what_a_killed_run_without_a_key_published() -> None:
-    assert opening(header(run_key=None), run_key=None, on_target=True, force_restart=True) is Opening.NEW
-    assert opening(header(), on_target=True, force_restart=True) is Opening.PUBLISHED, "this run restarted already"
-
-
-def test_another_source_or_page_size_opens_a_new_generation() -> None:
-    assert opening(header(), Fingerprints("other", "publish", "rules")) is Opening.NEW
-
-
-def test_another_schema_opens_a_new_generation_unless_everything_was_read() -> None:
-    changed = Fingerprints("read", "other", "others")
-    assert opening(header(), changed) is Opening.NEW
-    assert opening(header(partitions_done=10), changed) is Opening.RESUME
-
-
-def test_a_generation_that_stood_still_too_long_is_abandoned() -> None:
-    assert opening(header(), resume_within=3599) is Opening.NEW
-    assert opening(header(), resume_within=3601) is Opening.RESUME
-
-
-def test_force_restart_restarts_once_a_run_and_not_at_each_retry() -> None:
-    assert opening(header(), run_key="run-2", force_restart=True) is Opening.NEW
-    assert opening(header(run_key="run-2"), run_key="run-2", force_restart=True) is Opening.RESUME
+@pytest.mark.parametrize(
+    ("found", "attempt", "expected"),
+    [
+        pytest.param(header(), {}, "resume", id="a retry resumes an open generation"),
+        pytest.param(header(), {"run_key": "run-2"}, "resume", id="so does the next run"),
+        pytest.param(header(), {"run_key": None}, "resume", id="so does a run outside of Airflow"),
+        pytest.param(PUBLISHED, {}, "published", id="a retry after the publish returns it"),
+        pytest.param(PUBLISHED, {"run_key": "run-2"}, "new", id="the next run reads again"),
+        pytest.param(PUBLISHED, {"run_key": None}, "new", id="so does one outside of Airflow"),
+        pytest.param(header(), {"on_target": True}, "published", id="on the target and not marked"),
+        pytest.param(header(), {"on_target": True, "run_key": None}, "published", id="... by a killed run"),
+        pytest.param(header(), {"on_target": True, "run_key": "run-2"}, "new", id="... for the next run"),
+        *(
+            pytest.param(found, {"prints": prints, **more}, "new", id=f"published ({name}), and another {what} since")
+            for what, prints in (("source", SOURCE), ("schema", SCHEMA))
+            for name, found, more in (
+                ("marked", PUBLISHED, {}),
+                ("on the target", header(), {"on_target": True}),
+                ("without a key", KEYLESS, {"run_key": None, "on_target": True}),
+            )
+        ),
+        pytest.param(
+            *(KEYLESS, {"run_key": None, "on_target": True, "force_restart": True}, "new"),
+            id="force_restart after a killed run without a key",
+        ),
+        pytest.param(header(), {"on_target": True, "force_restart": True}, "published", id="this run has restarted"),
+        pytest.param(header(), {"run_key": "run-2", "force_restart": True}, "new", id="force_restart of the next run"),
+        pytest.param(header(), {"force_restart": True}, "resume", id="force_restart restarts once a run"),
+        pytest.param(header(), {"prints": SOURCE}, "new", id="another source or page size"),
+        pytest.param(header(), {"prints": SCHEMA}, "new", id="another schema"),
+        pytest.param(header(partitions_done=10), {"prints": SCHEMA}, "resume", id="another schema, and all is read"),
+        pytest.param(header(), {"resume_within": 3599}, "new", id="no progress for too long"),
+        pytest.param(header(), {"resume_within": 3601}, "resume", id="progress in time"),
+    ],
+)
+def test_an_attempt_resumes_the_newest_generation_or_opens_one_or_has_nothing_to_do(
+    found: LedgerHeader, attempt: dict[str, Any], expected: str
+) -> None:
+    assert opening(found, **attempt) is Opening(expected)
 
 
 @pytest.mark.parametrize(
@@ -321,8 +316,8 @@ def test_an_address_that_begins_with_another_one_is_not_moved_twice() -> None:
 def test_cursors_and_overlap_checks_of_a_resumed_refresh_move_along() -> None:
     book = PartitionBook(["a", "b"], ["{}", "{}"])
     book.cursors = {0: Cursor(pages=1, token=f'"{ONE}/2"', records=5), 1: Cursor(pages=9, complete=True)}
-    book.overlaps = {0: OverlapCheck(f'"{ONE}/1"', "sum")}
+    book.states = {0: ChainState(overlap=OverlapCheck(f'"{ONE}/1"', "sum")), 1: ChainState()}
     Relocations.of([_Address(base_url=ONE), _Address(base_url=TWO)]).follow(book)
     assert book.cursors[0] == Cursor(pages=1, token=f'"{TWO}/2"', records=5)
     assert book.cursors[1].token is None
-    assert book.overlaps[0] == OverlapCheck(f'"{TWO}/1"', "sum")
+    assert book.states == {0: ChainState(overlap=OverlapCheck(f'"{TWO}/1"', "sum")), 1: ChainState()}
