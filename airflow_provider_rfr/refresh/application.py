@@ -162,7 +162,7 @@ class Application:
 
     def _note_session(self) -> None:
         self._cluster.ready.wait()
-        if self._bar is not None and self._bar.said == _STARTING:
+        if self._bar is not None and self._bar.text == _STARTING:
             self._bar.say("Spark runs, the first round is read")
         self._session_seconds = round(time.monotonic() - self._began, 3)
         # Spark logs it, too, but at a level that is turned off.

@@ -202,11 +202,12 @@ class Refresh:
         run = self._config.run
         prints = self._prints = fingerprints_of(self._stream, self._relocations, self._options, self._target.columns)
         header = self._ledger.header
-        found = self._target.published(self._ledger.id)
-        on_target = header is not None and found is not None and found.generation == header.generation
-        decision = decide(header, prints, self._options, run.key, on_target=on_target)
+        publication = self._target.published(self._ledger.id)
+        outcome = None
+        if header is not None and publication is not None and publication.generation == header.generation:
+            outcome = outcome_of(publication, header)
+        decision = decide(header, prints, self._options, run.key, on_target=outcome is not None)
         _log.info("%s: %s", self.figures.target, decision.reason)
-        outcome = outcome_of(found, header) if header is not None and found is not None and on_target else None
         if outcome is not None and header is not None and header.state is RefreshState.OPEN:
             # The attempt that published it did not come to marking it so.
             self._mark_published(outcome)

@@ -133,14 +133,14 @@ class PartitionBook:
 
 def open_book(store: FileStore, openings: Iterable[str]) -> PartitionBook:
     """Read the frozen list from the files with the opening rows."""
-    found: dict[int, tuple[str, str]] = {}
+    rows: dict[int, tuple[str, str]] = {}
     for location in openings:
         for row in store.read_table(location, ("partition_ordinal", "page", "partition_key", "slice")).to_pylist():
             if row["page"] == 0:
-                found[row["partition_ordinal"]] = (row["partition_key"], row["slice"])
-    if sorted(found) != list(range(len(found))):
+                rows[row["partition_ordinal"]] = (row["partition_key"], row["slice"])
+    if sorted(rows) != list(range(len(rows))):
         raise LedgerError("the ledger's list of partitions has gaps; open a new generation with force_restart")
-    return PartitionBook([found[n][0] for n in range(len(found))], [found[n][1] for n in range(len(found))])
+    return PartitionBook([rows[n][0] for n in range(len(rows))], [rows[n][1] for n in range(len(rows))])
 
 
 def cursors_of(table: pa.Table) -> dict[int, Cursor]:
@@ -200,6 +200,11 @@ class LeftFile:
         """Return the file's name without the folder."""
         return basename(self.location)
 
+    @property
+    def task(self) -> tuple[int, int, int]:
+        """Return epoch, round and number of the task that wrote it."""
+        return self.label.epoch, self.label.round, self.label.task
+
     def read(self, store: FileStore) -> PageFile:
         """Read the rows of the file, without the records."""
         stored = StoredFile(self.location, self.size, self.metadata, {"generation": self.label.generation})
@@ -227,8 +232,7 @@ def choose_adopted(
     moved: dict[int, Cursor] = {}
     done: set[tuple[int, int, int]] = set()
     for path in _sequences(files, committed):
-        task = (path[0].label.epoch, path[0].label.round, path[0].label.task)
-        if task in done:
+        if path[0].task in done:
             continue
         before = len(adopted)
         for file in path:
@@ -240,7 +244,7 @@ def choose_adopted(
             adopted.append(rows)
             moved.update(joined)
         if len(adopted) > before:
-            done.add(task)
+            done.add(path[0].task)
     return adopted, moved
 
 
@@ -252,15 +256,15 @@ def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list
     # A task attempt that adopted its predecessor's files continues behind one of them, which may be committed by now.
     roots = (None, *{basename(location) for location in committed})
     stack = [[file] for root in roots for file in following.get(root, ())][::-1]
-    found = []
+    sequences = []
     while stack:
         path = stack.pop()
         last = path[-1]
         nexts = [file for file in following.get(last.name, ()) if file.label.sequence == last.label.sequence + 1]
         if not nexts:
-            found.append(path)
+            sequences.append(path)
         stack.extend([*path, file] for file in nexts)
-    return sorted(found, key=lambda path: (path[0].label.epoch, path[0].label.round, path[0].label.task, -len(path)))
+    return sorted(sequences, key=lambda path: (*path[0].task, -len(path)))
 
 
 def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Cursor] | None:

@@ -149,8 +149,8 @@ class Relocations:
 
     def as_begun(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fingerprint with the first address and login in place of the present ones."""
-        found = {key: self._moved_back(value) for key, value in fingerprint.items()}
-        return found if self.upstream is None else {**found, "upstream": self.upstream}
+        original = {key: self._moved_back(value) for key, value in fingerprint.items()}
+        return original if self.upstream is None else {**original, "upstream": self.upstream}
 
     def token(self, text: str | None) -> str | None:
         """Return a page token's JSON; move an address below a former base URL to the present one."""

@@ -170,8 +170,7 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
     files = [
         file
         for file in uncommitted_files(task.store, task.folder, ())
-        if (file.label.epoch, file.label.round, file.label.task) == (own.epoch, own.round, own.task)
-        and file.label.attempt < own.attempt
+        if file.task == (own.epoch, own.round, own.task) and file.label.attempt < own.attempt
     ]
     works = {work.ordinal: work for work in task.partitions}
     adopted, moved = choose_adopted(task.store, files, {ordinal: work.cursor for ordinal, work in works.items()})
