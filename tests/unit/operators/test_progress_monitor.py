@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,24 +10,12 @@ from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.operators._checkpoints import ProgressMonitor
 from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.refresh.state import LedgerHeader, Progress, RefreshState
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+from tests.headers import NOON, header_of
 
 
 def header(seconds: float = 0.0, **fields: Any) -> LedgerHeader:
-    whole: dict[str, Any] = {
-        "generation": 1,
-        "epoch": 1,
-        "state": RefreshState.OPEN,
-        "read_fingerprint": "a",
-        "publish_fingerprint": "b",
-        "opened_at": NOON,
-        "committed_at": NOON + timedelta(seconds=seconds),
-        "progressed_at": NOON + timedelta(seconds=seconds),
-        "began_at": NOON,
-        "partitions": 8,
-    }
-    return LedgerHeader(**{**whole, **fields})
+    moment = NOON + timedelta(seconds=seconds)
+    return header_of(**{"partitions": 8, "committed_at": moment, "progressed_at": moment, **fields})
 
 
 class FakeLedgers(LedgerFollower):

@@ -15,6 +15,7 @@ from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.resume import Fingerprints, Opening, OtherRun, Relocations, decide, fingerprints_of
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.streams.loader import load_stream
+from tests.headers import header_of
 from tests.unit.messages import raises
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -24,21 +25,10 @@ STREAM = load_stream({"definition": DEFINITION}, "orders")
 
 
 def header(**changes: Any) -> LedgerHeader:
-    values: dict[str, Any] = {
-        "generation": 4,
-        "epoch": 2,
-        "state": RefreshState.OPEN,
-        "read_fingerprint": "read",
-        "publish_fingerprint": "publish",
-        "opened_at": NOW - timedelta(hours=3),
-        "committed_at": NOW - timedelta(hours=1),
-        "began_at": NOW - timedelta(hours=2),
-        "progressed_at": NOW - timedelta(hours=1),
-        "partitions": 10,
-        "partitions_done": 6,
-        "run_key": "run-1",
-    }
-    return LedgerHeader(**{**values, **changes})
+    counts = {"generation": 4, "epoch": 2, "partitions": 10, "partitions_done": 6, "run_key": "run-1"}
+    ages = {"opened_at": 3, "began_at": 2, "committed_at": 1, "progressed_at": 1}
+    times = {name: NOW - timedelta(hours=hours) for name, hours in ages.items()}
+    return header_of(**{**counts, **times, **changes})
 
 
 def opening(

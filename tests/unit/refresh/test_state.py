@@ -30,13 +30,13 @@ from airflow_provider_rfr.refresh.state import (
     read_header,
     state_of,
 )
+from tests.headers import NOON, header_of
 from tests.soon import PATIENCE
 from tests.strict_commits import write_page
 from tests.unit.messages import check_messages
 
 NAME = "raw.orders"
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
 @pytest.fixture
@@ -68,9 +68,7 @@ def told(catalog: Catalog, where: str | None = None, *, later: float = 0.0) -> T
 
 
 def header(seconds: float = 0.0, **fields: Any) -> LedgerHeader:
-    whole: dict[str, Any] = {"generation": 1, "epoch": 1, "state": RefreshState.OPEN, "partitions": 8}
-    whole |= {"read_fingerprint": "a", "publish_fingerprint": "b", "opened_at": NOON, "began_at": NOON}
-    return LedgerHeader(**{**whole, "committed_at": NOON + timedelta(seconds=seconds), **fields})
+    return header_of(**{"partitions": 8, "committed_at": after(seconds), **fields})
 
 
 def after(seconds: float) -> datetime:
