@@ -37,6 +37,10 @@ from airflow_provider_rfr.refresh.chains import (
 from airflow_provider_rfr.refresh.pages import REMEDY_FOR_IGNORED_TOKEN, REPEATS_FIRST_PAGE, FlushLabel, PageFile
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD
 
+_log = logging.getLogger(__name__)
+
+_NAMED_PARTITIONS = 10
+
 
 @dataclass(slots=True)
 class PartitionBook:
@@ -282,11 +286,6 @@ def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Curs
         records = row["record_count"] + (0 if is_restart else cursor.records)
         moved[ordinal] = Cursor(chain, page, row["token_out"], bool(row["complete"]), records)
     return moved
-
-
-_log = logging.getLogger(__name__)
-
-_NAMED_PARTITIONS = 10
 
 
 @dataclass(frozen=True, slots=True)
