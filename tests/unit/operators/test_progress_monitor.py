@@ -119,10 +119,3 @@ def test_a_ledger_that_cannot_be_read_now_is_asked_again_and_named_once_by_the_k
 def test_a_store_that_cannot_be_written_stops_nothing() -> None:
     lines, _ = follow(None, header(1, rounds=1, pages=1), header(2, rounds=2, pages=2), store=BrokenStore())
     assert len(lines) == 2
-
-
-def test_a_checkpoint_holds_numbers_and_times_alone() -> None:
-    _, checkpoints = follow(None, header(1, rounds=1, run_key="dag/run"))
-    values = checkpoints[-1]["tables"]["raw.orders"]
-    assert "run_key" not in values
-    assert not any("fingerprint" in name for name in values)

@@ -116,8 +116,6 @@ def test_an_unknown_type_is_refused_before_a_page_is_read(declare: Any, shop: Sh
 
 
 def test_fingerprints_change_only_with_a_type_that_is_used(declare: Any) -> None:
-    from airflow_provider_rfr.refresh.resume import fingerprints_of
-
     plain = fingerprints_of(Orders({}))
     declare(columns={})
     assert fingerprints_of(Orders({})) == plain

@@ -18,7 +18,7 @@ from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import after_publish
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, drop_part_ledgers, maintain, part_ledgers
-from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
+from airflow_provider_rfr.refresh.config import parse_options
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import RefreshState
 
@@ -198,8 +198,3 @@ def test_each_publish_looks_at_a_few_of_many_ledgers(catalog: SqlCatalog, monkey
     monkeypatch.setattr(after_publish, "_SAMPLE", 2)
     tidied(catalog, replace_where="day = '1'")
     assert len(ledgers(catalog)) == 3
-
-
-def test_the_option_is_yes_no_or_by_who_made_the_table() -> None:
-    assert RefreshOptions().expire is None
-    assert parse_options({"expire": False}).expire is False
