@@ -169,7 +169,7 @@ def test_what_is_given_up_lets_data_flow_and_is_told(commit: str, receiver: Rece
     told: list[Any] = []
     made = operator(block(receiver), on_dead=told.append).execute({})
     assert (made["dead"], made["pending"]) == (1, 0)
-    assert [(each.id, each.status) for each in told] == [(delivery_id(commit, "shop/hook"), 400)]
+    assert [(letter.id, letter.status) for letter in told] == [(delivery_id(commit, "shop/hook"), 400)]
 
 
 def test_with_fail_on_dead_a_delivery_that_is_given_up_turns_the_task_red_once(lake: Lake, receiver: Receiver) -> None:
@@ -181,7 +181,7 @@ def test_with_fail_on_dead_a_delivery_that_is_given_up_turns_the_task_red_once(l
     red = operator(triggers, fail_on_dead=True, on_dead=told.append)
     with raises(AirflowFailException):
         red.execute({})
-    assert [each.key.trigger for each in told] == ["hook"]
+    assert [letter.key.trigger for letter in told] == ["hook"]
     assert red.execute({})["dead"] == 0, "it was told; the next run is red for what is new"
     receiver.answer = lambda request: (200, b"")
     lake.publish("raw.orders")
@@ -309,7 +309,7 @@ def test_two_blocks_on_one_table_both_hear_every_commit(
         for task in teams:
             assert task.execute({})["delivered"] == 1
     ids = [heard(receiver, team) for team in ("team_a", "team_b")]
-    assert [len(each) for each in ids] == [4, 4]
+    assert [len(team_ids) for team_ids in ids] == [4, 4]
     assert len({*ids[0], *ids[1]}) == 8
     assert "not in the configuration" not in caplog.text
 

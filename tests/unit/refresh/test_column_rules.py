@@ -124,7 +124,7 @@ def test_fingerprints_change_only_with_a_type_that_is_used(declare: Any) -> None
         declare(**change)
         prints = fingerprints_of(Orders({}))
         assert prints.read == plain.read
-        assert prints.publish not in {one.publish for one in seen}
+        assert prints.publish not in {earlier.publish for earlier in seen}
         seen.append(prints)
 
 
@@ -142,7 +142,7 @@ PAGES = [
 
 
 def batch_of(pages: Sequence[tuple[LedgerPage, int]]) -> tuple[list[LedgerPage], list[int]]:
-    return [each for each, _ in pages], [ordinal for _, ordinal in pages]
+    return [page for page, _ in pages], [ordinal for _, ordinal in pages]
 
 
 def test_the_order_of_columns_is_that_of_their_first_page_however_tasks_share_the_pages() -> None:

@@ -60,8 +60,8 @@ def tidied(catalog: SqlCatalog, **options: Any) -> RefreshFigures:
 
 
 def ledgers(catalog: SqlCatalog) -> list[str]:
-    found = (each.header for each in part_ledgers(catalog, NAME))
-    return sorted(each.replace_where or "" for each in found if each is not None)
+    headers = (ledger.header for ledger in part_ledgers(catalog, NAME))
+    return sorted(header.replace_where or "" for header in headers if header is not None)
 
 
 def let_all_go(catalog: SqlCatalog, **more: str) -> None:
@@ -156,7 +156,7 @@ def test_an_unfinished_part_is_kept_for_as_long_as_it_may_be_resumed(
     ledger_of(catalog, "day = '2026-01-02'", published=False)
     days_later(monkeypatch, 1)
     dropped = drop_part_ledgers(catalog, NAME, 0.0)
-    assert [each.header.replace_where for each in dropped if each.header] == ["day = '2026-01-01'"]
+    assert [ledger.header.replace_where for ledger in dropped if ledger.header] == ["day = '2026-01-01'"]
     assert ledgers(catalog) == ["day = '2026-01-02'"]
 
 

@@ -84,7 +84,7 @@ def test_live_pages_come_in_batches_of_which_only_a_single_page_is_too_large(
     second = ledger_file(tmp_path / "2.parquet", (1, 0, 1, 50), (1, 1, 1, 150), (0, 0, 4, 0), (0, 0, 5, 30))
     batches = LedgerFiles(STORE, (first, second), {1: 1}).batches()
     found = [
-        [(ordinal, each.page, len(each.records)) for each, ordinal in zip(*batch, strict=True)] for batch in batches
+        [(ordinal, page.page, len(page.records)) for page, ordinal in zip(*batch, strict=True)] for batch in batches
     ]
     assert found == [[(0, 1, 40), (0, 2, 60)], [(0, 3, 40)], [(1, 1, 150)], [(0, 5, 30)]]
 

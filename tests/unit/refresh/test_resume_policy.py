@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -165,9 +166,10 @@ def works() -> bool:
     return False
 
 
-def busy(*, run_key: str | None = SECOND, on_busy: str = "wait", **changes: Any) -> str | None:
-    found = header(**{"run_key": FIRST, "committed_at": NOW, **changes})
-    return other_run(run_key, on_busy=on_busy).must_wait(found, lambda: found.ended_at is not None, NOW)
+def busy(own: Mapping[str, Any] | None = None, **holder: Any) -> str | None:
+    """Return what a run with these options is told of the run that holds the generation."""
+    found = header(**{"run_key": FIRST, "committed_at": NOW, **holder})
+    return other_run(**(own or {})).must_wait(found, lambda: found.ended_at is not None, NOW)
 
 
 def test_another_run_that_commits_is_waited_for_and_named() -> None:
@@ -198,49 +200,40 @@ def test_each_new_commit_of_the_holder_begins_the_silence_anew() -> None:
         clock.now += 80
 
 
-def test_a_commit_of_yesterday_is_nobodys_sign_of_life() -> None:
-    assert busy(committed_at=NOW - timedelta(hours=20)) is None
-
-
-@pytest.mark.parametrize("done", [6, 10])
-def test_an_attempt_that_said_that_it_ended_is_not_waited_for(done: int) -> None:
-    assert busy(ended_at=NOW, partitions_done=done) is None
-    assert busy(ended_at=NOW, partitions_done=done, on_busy="fail") is None
-
-
 @pytest.mark.parametrize(
-    "key", [FIRST, f"shop/scheduled-1/refresh/-1/{START}-1", f"shop/scheduled-1/refresh/-1/{LATER}-0"]
+    ("own", "holder", "waits"),
+    [
+        pytest.param({}, {"committed_at": NOW - timedelta(hours=20)}, False, id="its last commit is of yesterday"),
+        pytest.param({}, {"ended_at": NOW}, False, id="it said that it ended"),
+        pytest.param({}, {"ended_at": NOW, "partitions_done": 10}, False, id="it ended at its publish"),
+        pytest.param({"on_busy": "fail"}, {"ended_at": NOW}, False, id="it ended, and on_busy is fail"),
+        pytest.param({}, {"state": RefreshState.PUBLISHED}, False, id="it has published"),
+        pytest.param({"run_key": FIRST}, {}, False, id="a retry of the same task"),
+        pytest.param({"run_key": f"shop/scheduled-1/refresh/-1/{START}-1"}, {}, False, id="a clear of the same task"),
+        pytest.param({"run_key": f"shop/scheduled-1/refresh/-1/{LATER}-0"}, {}, False, id="the run began again"),
+        pytest.param({"run_key": f"shop/scheduled-1/refresh/3/{START}-0"}, {}, True, id="another mapped task"),
+        pytest.param({"run_key": "tuesday"}, {}, True, id="a user's own key"),
+        pytest.param({"run_key": "tuesday"}, {"run_key": "monday"}, True, id="two keys of a user's own"),
+        pytest.param({"run_key": "monday"}, {"run_key": "monday"}, False, id="the same key of a user's own"),
+        pytest.param({"run_key": None}, {}, True, id="a laptop, and a run of Airflow"),
+        pytest.param({"run_key": None}, {"run_key": None}, False, id="a laptop, and what it began"),
+        pytest.param({"run_key": FIRST}, {"run_key": None}, True, id="a run of Airflow, and a laptop"),
+    ],
 )
-def test_a_retry_and_a_clear_of_the_same_task_go_on_at_once(key: str) -> None:
-    assert busy(run_key=key) is None
+def test_only_another_run_that_may_be_alive_is_waited_for(
+    own: dict[str, Any], holder: dict[str, Any], waits: bool
+) -> None:
+    assert (busy(own, **holder) is not None) is waits
 
 
-def test_mapped_tasks_of_one_run_are_strangers_to_each_other() -> None:
-    assert busy(run_key=f"shop/scheduled-1/refresh/3/{START}-0") is not None
-
-
-def test_keys_of_a_user_s_own_are_compared_whole() -> None:
-    assert busy(run_key="tuesday") is not None
-    assert other_run("tuesday").must_wait(header(run_key="monday", committed_at=NOW), works, NOW) is not None
-    assert other_run("monday").must_wait(header(run_key="monday", committed_at=NOW), works, NOW) is None
-
-
-def test_a_laptop_goes_on_with_what_it_began_and_not_with_airflow_s() -> None:
-    assert busy(run_key=None) is not None
-    nobody: LedgerHeader = header(run_key=None, committed_at=NOW)
-    assert other_run(None).must_wait(nobody, works, NOW) is None
-    assert other_run(FIRST).must_wait(nobody, works, NOW) is not None
-
-
-def test_nobody_is_at_a_published_refresh_or_at_none() -> None:
-    assert busy(state=RefreshState.PUBLISHED) is None
+def test_nobody_is_at_a_refresh_that_was_never_opened() -> None:
     assert other_run(FIRST).must_wait(None, works, NOW) is None
 
 
 def test_on_busy_says_fail_or_take_over() -> None:
     with raises(RefreshBusyError):
-        busy(on_busy="fail")
-    assert busy(on_busy="take_over") is None
+        busy({"on_busy": "fail"})
+    assert busy({"on_busy": "take_over"}) is None
 
 
 MOVED_API: dict[str, Any] = {

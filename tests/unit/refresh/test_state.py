@@ -219,13 +219,13 @@ def test_history_has_what_became_of_each_generation(catalog: Catalog) -> None:
     begun(catalog).end("SourceError: 503")
     begun(catalog)
     found = told(catalog).history
-    assert [(each.generation, each.outcome) for each in found] == [
+    assert [(past.generation, past.outcome) for past in found] == [
         (4, "reading"),
         (3, "abandoned"),
         (2, "refused"),
         (1, "published"),
     ]
-    assert [each.rows for each in found] == [None, None, None, 7]
+    assert [past.rows for past in found] == [None, None, None, 7]
     assert found[2].error == "TypeMismatchError: no number"
     assert found[3].dag_run_id == "monday"
     assert told(catalog).header == read_header(told(catalog).header.to_summary())  # type: ignore[union-attr]
@@ -250,7 +250,7 @@ def test_those_in_trouble_come_first_and_one_that_can_not_be_read_hides_no_other
     for file in (tmp_path / "warehouse").rglob("torn__rfr_ledger/metadata/*.metadata.json"):
         file.write_text("{")
     catalog.create_table("raw.mine__rfr_ledger", pa.schema([pa.field("id", pa.int64())]))
-    found = [(each.table, each.state.value) for each in statuses(catalog)]
+    found = [(status.table, status.state.value) for status in statuses(catalog)]
     assert found == [
         ("raw.torn", "unreadable"),
         ("raw.c", "failed"),
@@ -258,7 +258,7 @@ def test_those_in_trouble_come_first_and_one_that_can_not_be_read_hides_no_other
         ("raw.b", "reading"),
         ("raw.a", "published"),
     ]
-    assert [each.table for each in statuses(catalog, ["raw.a", "raw.nope"])] == ["raw.a"]
+    assert [status.table for status in statuses(catalog, ["raw.a", "raw.nope"])] == ["raw.a"]
 
 
 def test_parts_are_told_by_the_filter_that_names_them(catalog: Catalog) -> None:
