@@ -210,10 +210,9 @@ class Ledger:
         """
         if self._committed is None or self.held.state is not RefreshState.OPEN:
             return
-        refused = {} if refused_under is None else {"refused_under": refused_under}
         report = {"outcome": outcome, "error": error[:_LONGEST_ERROR]}
         try:
-            self.commit([], ended_at=datetime.now(timezone.utc), **report, **refused)
+            self.commit([], ended_at=datetime.now(timezone.utc), refused_under=refused_under, **report)
         except FencedError:
             raise
         except Exception:
