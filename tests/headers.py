@@ -1,11 +1,24 @@
-"""The header of a table's newest refresh, read as a test reads it."""
+"""Headers of refreshes: that of a table as a test reads it, and one that a test makes up."""
 
 from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import part_of
-from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, read_header
+from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, RefreshState, read_header
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def header_of(**fields: Any) -> LedgerHeader:
+    """Return the header of a first attempt, which opened its generation at noon."""
+    values: dict[str, Any] = {"generation": 1, "epoch": 1, "state": RefreshState.OPEN}
+    values |= {"read_fingerprint": "read", "publish_fingerprint": "publish"}
+    values |= dict.fromkeys(("opened_at", "committed_at", "began_at"), NOON)
+    return LedgerHeader(**{**values, **fields})
 
 
 def read_status(settings: LakeSettings, target: str, replace_where: str | None = None) -> LedgerHeader | None:

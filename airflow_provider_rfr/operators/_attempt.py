@@ -31,6 +31,7 @@ from airflow_provider_rfr.operators._outcome import (
     result_of_ledger,
 )
 from airflow_provider_rfr.operators.connection_use import task_of
+from airflow_provider_rfr.refresh.config import redact
 from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.text import one_line
 from airflow_provider_rfr.triggers.refresh import DeferredRefresh, End, Ending
@@ -167,11 +168,11 @@ class EndedDriver:
         self.report = ending.driver
         try:
             self._driver = open_driver(refresh.driver)
-            found = self._driver.look()
+            report = self._driver.look()
         except Exception as error:  # noqa: BLE001 - the event says enough
             _log.warning("the driver %s can't be asked again (%s)", self._id, type(error).__name__)
         else:
-            self.report = ending.driver if found.state is DriverState.GONE else found
+            self.report = ending.driver if report.state is DriverState.GONE else report
 
     def forget(self, task_state: Any, key: str) -> None:
         """Let the next attempt submit a driver of its own, unless this one may still run.
@@ -219,8 +220,6 @@ class EndedDriver:
         return self._by_exit_code(cause_in(lines) or self.report.why)
 
     def _by_exit_code(self, why: str) -> Exception:
-        from airflow_provider_rfr.refresh.config import redact
-
         report = self.report
         state = "not known to the cluster any more" if report.state is DriverState.GONE else report.status
         problem = f"the Spark driver {self._id} is {state}"

@@ -61,10 +61,10 @@ class Checkpoint(BaseModel):
         :param content: JSON text, or its parsed value
         """
         try:
-            found = cls.model_validate_json(content) if isinstance(content, str) else cls.model_validate(content)
+            checkpoint = cls.model_validate_json(content) if isinstance(content, str) else cls.model_validate(content)
         except ValidationError:
             return None
-        return found if (found.version, found.owner) == (_VERSION, owner) else None
+        return checkpoint if (checkpoint.version, checkpoint.owner) == (_VERSION, owner) else None
 
 
 class CheckpointStore(Protocol):

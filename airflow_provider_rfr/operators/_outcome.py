@@ -156,8 +156,8 @@ def _failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
 
 def _class_named(name: Any) -> type[RfrError]:
     """Return the class of an error that a driver names; the base class for one that is not of this package."""
-    found = getattr(exceptions, str(name), None)
-    return found if isinstance(found, type) and issubclass(found, RfrError) else RfrError
+    kind = getattr(exceptions, str(name), None)
+    return kind if isinstance(kind, type) and issubclass(kind, RfrError) else RfrError
 
 
 @contextmanager
@@ -179,8 +179,8 @@ def final_errors(log_error: Callable[[str], Any]) -> Iterator[None]:
 def cause_in(lines: Sequence[str]) -> str | None:
     """Find the line with the reason why spark-submit gave up: the innermost cause, else the first error."""
     causes = [line for line in lines if line.startswith("Caused by: ")]
-    found = causes[-1:] or [line for line in lines if _ERROR_LINE.match(line)][:1]
-    return one_line(found[0], LONGEST_SENTENCE) if found else None
+    reasons = causes[-1:] or [line for line in lines if _ERROR_LINE.match(line)][:1]
+    return one_line(reasons[0], LONGEST_SENTENCE) if reasons else None
 
 
 def _sentence(problem: str, remedy: str) -> str:
@@ -302,16 +302,16 @@ def _table_facets(lineage: Lineage, table: str, snapshot_id: str) -> dict[str, A
         state = facet.LifecycleStateChange.OVERWRITE
         facets["lifecycleStateChange"] = facet.LifecycleStateChangeDatasetFacet(lifecycleStateChange=state)
     try:
-        found = load_table(open_catalog(lineage.lake.settings()), table)
+        loaded = load_table(open_catalog(lineage.lake.settings()), table)
     except Exception as error:  # noqa: BLE001 - its text may name addresses with credentials
         _log.warning("the columns of %s are left out of the lineage (%s)", table, type(error).__name__)
         return facets
-    if found is not None:
-        columns = [(column.name, str(column.field_type)) for column in found.schema().fields]
+    if loaded is not None:
+        columns = [(column.name, str(column.field_type)) for column in loaded.schema().fields]
         fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in columns]
         facets["schema"] = facet.SchemaDatasetFacet(fields=fields)
         # Spark's own lineage names a table by the location of its files.
-        parts = urlsplit(found.location())
+        parts = urlsplit(loaded.location())
         namespace = f"{parts.scheme}://{_host(parts)}" if parts.netloc else parts.scheme or "file"
         location = facet.Identifier(namespace=namespace, name=parts.path, type="LOCATION")
         facets["symlinks"] = facet.SymlinksDatasetFacet(identifiers=[location])

@@ -136,16 +136,7 @@ class AlterConnectionOperator(BaseOperator):
 
         :raises ConfigurationError: both forms, or none, or what can't be read
         """
-        return statement_from(
-            self.statement,
-            connection=self.connection,
-            set=self.set,
-            drop=self.drop,
-            reset=self.reset,
-            if_exists=self.if_exists,
-            validate=self.validate,
-            restart=self.restart,
-            dry_run=self.dry_run_only,
-            drain_timeout=self.drain_timeout,
-            new_identity=self.new_identity,
-        )
+        names = ("connection", "set", "drop", "reset", "if_exists")
+        settings = ("validate", "restart", "drain_timeout", "new_identity")
+        arguments = {name: getattr(self, name) for name in names + settings}
+        return statement_from(self.statement, dry_run=self.dry_run_only, **arguments)

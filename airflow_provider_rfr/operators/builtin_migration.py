@@ -105,13 +105,13 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
                 for name, reason in collected.failed.items():
                     self.log.warning("%s could not be deleted: %s; the next run tries again", name, reason)
                 return dict(encode(collected))
-            given = _mapping("plan", self.plan)
+            approved = _mapping("plan", self.plan)
             policies = policies_of(_mapping("policies", self.policies))
-            plan = Plan.from_json(given) if given else hook.plan(policies)
+            plan = Plan.from_json(approved) if approved else hook.plan(policies)
             for line in render(plan).splitlines():
                 self.log.info("%s", line)
             if self.action == "apply":
-                return self._apply(hook, plan, context, approved=bool(given))
+                return self._apply(hook, plan, context, approved=bool(approved))
             blockers = plan.stopped_by()
             if self.action == "plan":
                 if blockers:

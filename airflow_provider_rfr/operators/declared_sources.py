@@ -154,9 +154,9 @@ class _DeclaredSource(DeclaredObject):
         :param arguments: of the operator, where none are declared
         :raises ConfigurationError: what is declared is not an argument of the operator, or has an invalid value
         """
-        given = {**arguments, **self.arguments}
+        combined = {**arguments, **self.arguments}
         try:
-            return ResumableFullRefreshOperator(task_id=task_id, **given)
+            return ResumableFullRefreshOperator(task_id=task_id, **combined)
         except ConfigurationError as error:
             # Besides triggers blocks, only what is wrong in a source's file has a place.
             argument = "" if error.place else error.field.partition(".")[0]
@@ -190,11 +190,11 @@ def declared_sources(
     from airflow_provider_rfr.builtins import Kind
 
     spec = BuiltinsHook(objects, project=project, version=declared_version, folders=file_folders()).spec
-    found = [obj for obj in spec.objects if obj.kind is Kind.SOURCE]
-    for source in found:
+    sources = [obj for obj in spec.objects if obj.kind is Kind.SOURCE]
+    for source in sources:
         if source.per_instance is not None:
             _log.info("%s: a source of each %s has no DAG made for it", source.name, source.per_instance)
-    return [_DeclaredSource(source, project, lake_conn_id) for source in found if source.per_instance is None]
+    return [_DeclaredSource(source, project, lake_conn_id) for source in sources if source.per_instance is None]
 
 
 def cron_timetable(cron: Any, place: str, otherwise: str) -> CronTriggerTimetable:

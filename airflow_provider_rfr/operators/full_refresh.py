@@ -474,5 +474,5 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     def _error_kind(self, error: Exception) -> str:
         result_line = None if self._submitted is None else self._submitted.result_line
-        found = (result_line or {}).get("error") or {}
-        return str(found.get("cause") or found.get("type") or type(error).__name__)
+        failure = (result_line or {}).get("error") or {}
+        return str(failure.get("cause") or failure.get("type") or type(error).__name__)

@@ -84,10 +84,10 @@ class RefreshMaterializedViewOperator(SparkApplicationOperator):
                 done = self._run_application(context, partial(load_migration, folder, hook, work))
             if done is None or "views" not in done:
                 raise RfrError("Spark ended well, but did not say what it refreshed; see the driver's log")
-            found: dict[str, dict[str, Any]] = done["views"]
-            for name, outcome in found.items():
+            outcomes: dict[str, dict[str, Any]] = done["views"]
+            for name, outcome in outcomes.items():
                 self.log.info("%s: %s, %s rows", name, outcome["state"], outcome["rows"])
-            return found
+            return outcomes
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,10 @@ class _DeclaredView(DeclaredObject):
         how: Mapping[str, Any] = plain(self.declared.refresh or {})
         for name in _GIVEN.keys() & how.keys():
             raise ConfigurationError(f"refresh.{name}", f"is {_GIVEN[name]}", "leave it out", self.place)
-        given = {**arguments, **{name: value for name, value in how.items() if name != "schedule"}}
-        given |= {"views": [self.name], "project": self.project, "lake_conn_id": self.lake_conn_id}
+        combined = {**arguments, **{name: value for name, value in how.items() if name != "schedule"}}
+        combined |= {"views": [self.name], "project": self.project, "lake_conn_id": self.lake_conn_id}
         try:
-            return RefreshMaterializedViewOperator(task_id=task_id, **given)
+            return RefreshMaterializedViewOperator(task_id=task_id, **combined)
         except TypeError as error:
             remedy = "refresh holds schedule, and arguments of RefreshMaterializedViewOperator"
             raise ConfigurationError("refresh", str(error), remedy, self.place) from error
@@ -168,5 +168,5 @@ def declared_materialized_views(
     from airflow_provider_rfr.builtins.queries import declared_inputs
 
     declared = BuiltinsHook(objects, project=project, version=declared_version, folders=file_folders()).spec.by_key()
-    found = [obj for obj in declared.values() if obj.kind is Kind.MATERIALIZED_VIEW and obj.per_instance is None]
-    return [_DeclaredView(view, project, lake_conn_id, declared_inputs(view, declared)) for view in found]
+    views = [obj for obj in declared.values() if obj.kind is Kind.MATERIALIZED_VIEW and obj.per_instance is None]
+    return [_DeclaredView(view, project, lake_conn_id, declared_inputs(view, declared)) for view in views]

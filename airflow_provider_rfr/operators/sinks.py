@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from requests.structures import CaseInsensitiveDict
 
 from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
-from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, SinkError
 from airflow_provider_rfr.hooks.api import http_settings
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder
@@ -107,7 +107,6 @@ class SinkOperator(BaseOperator):
     def _run(
         self, hook: BuiltinsHook, obj: BuiltinObject, tables: Mapping[str, str], stopping: threading.Event
     ) -> dict[str, Any]:
-        from airflow_provider_rfr.exceptions import SinkError
         from airflow_provider_rfr.sinks.run import HttpTarget, run_sink
 
         assert obj.sink is not None
@@ -116,13 +115,13 @@ class SinkOperator(BaseOperator):
             conn_id = obj.sink.settings.get("connection")
             if not conn_id:
                 raise ConfigurationError("sink.settings.connection", "is missing", "name a connection of type rfr_http")
-            found = http_settings(str(conn_id))
-            headers = CaseInsensitiveDict(found.credential)
+            settings = http_settings(str(conn_id))
+            headers = CaseInsensitiveDict(settings.credential)
             # The connection's own headers win over those that its login makes.
-            headers.update(found.headers)
-            mask_secrets((found.password, *headers.values()))
+            headers.update(settings.headers)
+            mask_secrets((settings.password, *headers.values()))
             allowed = tuple(configured_hosts())
-            target = HttpTarget(found.base_url, headers, verify=found.verify, allowed_hosts=allowed)
+            target = HttpTarget(settings.base_url, headers, verify=settings.verify, allowed_hosts=allowed)
         done = run_sink(
             obj.id,
             obj.name,

@@ -28,7 +28,7 @@ from airflow_provider_rfr.connections.airflow.lookup import connection_named
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
 from airflow_provider_rfr.operators._outcome import failure_of_driver
-from airflow_provider_rfr.refresh.process import is_alive, process_started
+from airflow_provider_rfr.refresh.process import driver_java_options, is_alive, process_started
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -112,11 +112,11 @@ def private_folder() -> Iterator[Path]:
     Folders of this host's dead attempts are removed, too.
     """
     base, host = _base_folder(), socket.gethostname()
-    for left in base.iterdir():
-        owner, _, rest = left.name.rpartition("~")[0].partition("~")
+    for leftover in base.iterdir():
+        owner, _, rest = leftover.name.rpartition("~")[0].partition("~")
         pid, _, started = rest.partition("~")
         if owner == host and pid.isdigit() and started.isdigit() and not is_alive(int(pid), int(started)):
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
     own = f"{host}~{os.getpid()}~{process_started(os.getpid()) or 0}~"
     folder = Path(tempfile.mkdtemp(prefix=own, dir=base))
     try:
@@ -129,10 +129,10 @@ def _base_folder() -> Path:
     """Return the folder of this user. Its name is predictable, so one that another user has made first is refused."""
     base = Path(tempfile.gettempdir()) / f"airflow-provider-rfr-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
-    found = base.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = base.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PreflightError(f"{base} belongs to another user; remove it, or set TMPDIR to a folder of your own")
-    if stat.S_IMODE(found.st_mode) != 0o700:
+    if stat.S_IMODE(status.st_mode) != 0o700:
         base.chmod(0o700)
     return base
 
@@ -185,8 +185,6 @@ def load_application(
     hook.default_conf("spark.log.level", "WARN")
     # Options that make the driver's start shorter. They never reach an executor on another machine.
     if not hook.has_conf(*_JAVA_OPTIONS) and not _is_in_spark_defaults(*_JAVA_OPTIONS):
-        from airflow_provider_rfr.refresh.process import driver_java_options
-
         hook.default_conf("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
 
 
@@ -228,9 +226,9 @@ def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]
     if home and not Path(home, "bin").is_dir():
         raise PreflightError(f"no Spark was found in SPARK_HOME, {home}; correct it, or unset it")
     scripts = Path(home) / "bin" if home else Path(sys.executable).parent
-    found = shutil.which(binary, path=environ.get("PATH"))
+    on_path = shutil.which(binary, path=environ.get("PATH"))
     ours = scripts / binary
-    if found is not None and ours != Path(found):
+    if on_path is not None and ours != Path(on_path):
         return {}
     if not ours.is_file():
         raise PreflightError(
@@ -258,8 +256,8 @@ def _python_environment(source: Mapping[str, Any], environ: Mapping[str, str], *
         environment["PYSPARK_PYTHON" if local else "PYSPARK_DRIVER_PYTHON"] = sys.executable
     # A class of the DAG folder is importable in this process, but not in the driver's.
     module = str(source.get("class") or "").partition(":")[0].partition(".")[0]
-    found = _module_folder(module) if module else None
-    roots = [_PACKAGE.parent, *([found.parent] if found is not None else [])]
+    place = _module_folder(module) if module else None
+    roots = [_PACKAGE.parent, *([place.parent] if place is not None else [])]
     missing = dict.fromkeys(str(root) for root in roots if root.name not in _INSTALLED)
     if missing:
         present = [environ["PYTHONPATH"]] if environ.get("PYTHONPATH") else []

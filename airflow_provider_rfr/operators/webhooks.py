@@ -281,8 +281,8 @@ class WebhookOperationOperator(BaseOperator):
         fields: Any = self.endpoint_text if self._endpoint is None else self._endpoint
         if not isinstance(fields, Mapping):
             raise ConfigurationError("endpoint", "is not a mapping", "give the fields of an endpoint")
-        given = {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
-        block = check_triggers({"config": {self.trigger or "test": given}})
+        settings = {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
+        block = check_triggers({"config": {self.trigger or "test": settings}})
         event = replace(placeholder_events()[0], committed_at=datetime.now(timezone.utc))
         (endpoint,) = block.endpoints
         answer = operations.test_fire(endpoint, event, connections=http_settings, allowed_hosts=configured_hosts())

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import RefreshFailedError, RfrError
@@ -28,6 +28,8 @@ from airflow_provider_rfr.timeouts import within
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.history import History
 
 _log = logging.getLogger(__name__)
 
@@ -166,25 +168,15 @@ _MISSED: Final = (
 )
 
 
-class HistoryTables(Protocol):
-    """History tables of a lake, to which one process appends the rows of all."""
-
-    def report(self, table: str, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
-        """Let rows wait for being appended."""
-
-    def maintain(self) -> int:
-        """Append the waiting rows, if it is time and no other process does it."""
-
-
 class AttemptHistory:
     """The history of the attempts of one application. It never fails a refresh, and delays it for some seconds at most.
 
     :param open_history: opens the history of a catalog; None without a control store
     """
 
-    def __init__(self, open_history: Callable[[Catalog], HistoryTables] | None) -> None:
+    def __init__(self, open_history: Callable[[Catalog], History] | None) -> None:
         self._open = open_history
-        self._history: HistoryTables | None = None
+        self._history: History | None = None
         self._has_failed = False
 
     def record(

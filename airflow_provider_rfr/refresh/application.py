@@ -32,7 +32,8 @@ from airflow_provider_rfr.text import printable
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.refresh.after_publish import AttemptHistory, HistoryTables
+    from airflow_provider_rfr.history import History
+    from airflow_provider_rfr.refresh.after_publish import AttemptHistory
     from airflow_provider_rfr.refresh.rounds import RoundReport
 
 _log = logging.getLogger("airflow_provider_rfr")
@@ -55,7 +56,7 @@ class Application:
     """
 
     def __init__(
-        self, config: RefreshConfig, *, began: float, open_history: Callable[[Catalog], HistoryTables] | None = None
+        self, config: RefreshConfig, *, began: float, open_history: Callable[[Catalog], History] | None = None
     ) -> None:
         self._config = config
         self._open_history = open_history
@@ -135,7 +136,7 @@ class Application:
 
     def _note_session(self) -> None:
         self._cluster.ready.wait()
-        if self._bar is not None and self._bar.said == _STARTING:
+        if self._bar is not None and self._bar.text == _STARTING:
             self._bar.say("Spark runs, the first round is read")
         self._session_seconds = round(time.monotonic() - self._began, 3)
         # Spark logs it, too, but at a level that is turned off.
@@ -197,7 +198,7 @@ def main(
     *,
     began: float,
     open_token_store: Callable[[str], RefreshTokenStore] | None = None,
-    open_history: Callable[[str, Catalog], HistoryTables] | None = None,
+    open_history: Callable[[str, Catalog], History] | None = None,
 ) -> int:
     """Run the document at ``path``; the last line on stdout is a JSON object. Return the exit code.
 

@@ -2,8 +2,8 @@
 
 The driver holds the budget. Executors ask it over an authenticated connection: for a permit for each request if there
 is a rate to keep; for the tokens of logins and OAuth2 grants, which the driver obtains for all tasks; and a few times a
-second they send a beat. It reports idle threads to the driver, and brings back penalties (a 429 slows down all tasks)
-and the round's end.
+second they send a heartbeat. It reports idle threads to the driver, and brings back penalties (a 429 slows down all
+tasks) and the round's end.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from airflow_provider_rfr.refresh.cluster import task_error
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.tokens import AccessToken, Credential, LatestToken, Reader, find_credential
 
-BEAT_SECONDS = 0.2
+HEARTBEAT_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
-# Many beats: a process on a busy machine misses some, and must not ask the ledger each time.
+# Many heartbeats: a process on a busy machine misses some, and must not ask the ledger each time.
 _SLEPT_SECONDS = 3.0
 _TOKEN_POLL_SECONDS = 0.1
 _TaskKey: TypeAlias = tuple[str, int]
@@ -31,7 +31,7 @@ _TaskKey: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A report of a task about itself.
 
     :ivar queued: partitions that none of its threads has begun
@@ -58,7 +58,7 @@ class Budget(Protocol):
     def penalize(self, seconds: float) -> None:
         """Let no task send a request for so many seconds."""
 
-    def beat(self, beat: Beat) -> bool:
+    def heartbeat(self, heartbeat: Heartbeat) -> bool:
         """Report the task's state; return whether the round is over."""
 
     def is_ours(self) -> bool:
@@ -117,12 +117,12 @@ class DriverBudget:
         with self._lock:
             self._blocked_until = max(self._blocked_until, time.monotonic() + seconds)
 
-    def beat(self, beat: Beat) -> bool:
-        key = (beat.stream, beat.task)
+    def heartbeat(self, heartbeat: Heartbeat) -> bool:
+        key = (heartbeat.stream, heartbeat.task)
         with self._lock:
             now = time.monotonic()
-            self._queued[key] = beat.queued
-            if beat.idle and not beat.queued:
+            self._queued[key] = heartbeat.queued
+            if heartbeat.idle and not heartbeat.queued:
                 self._idle_since.setdefault(key, now)
             else:
                 self._idle_since.pop(key, None)
@@ -159,7 +159,7 @@ class DriverBudget:
                 self._next = min(self._next, time.monotonic() + 1.0 / self.requests_per_second)
 
     def close_round(self) -> None:
-        """End the round for all tasks, at their next beat."""
+        """End the round for all tasks, at their next heartbeat."""
         self._closed.set()
 
 
@@ -175,7 +175,7 @@ class StreamBudget:
         self.penalize = budget.penalize
         self.is_ours = is_ours
 
-    def beat(self, beat: Beat) -> bool:
+    def heartbeat(self, heartbeat: Heartbeat) -> bool:
         return False
 
 
@@ -230,9 +230,9 @@ class BudgetServer:
             answer_challenge(connection, self._secret)
             while True:
                 name, *arguments = connection.recv()
-                if name == "beat":
+                if name == "heartbeat":
                     task = arguments[0].stream, arguments[0].task
-                    connection.send((self._budget.beat(arguments[0]), self._budget.paused()))
+                    connection.send((self._budget.heartbeat(arguments[0]), self._budget.paused()))
                 elif name == "token":
                     connection.send(self._token(*arguments))
                 else:
@@ -288,7 +288,7 @@ class _RemoteBudget:
         self._tokens: dict[str, LatestToken] = {}
 
     def reserve(self) -> float:
-        # Without a rate there is no permit to take, and the pause that the last beat brought is known here.
+        # Without a rate there is no permit to take, and the pause that the last heartbeat brought is known here.
         return float(self._call("reserve")) if self._limited else self.paused()
 
     def paused(self) -> float:
@@ -299,9 +299,9 @@ class _RemoteBudget:
         self._blocked_until = max(self._blocked_until, time.monotonic() + seconds)
         self._call("penalize", seconds)
 
-    def beat(self, beat: Beat) -> bool:
+    def heartbeat(self, heartbeat: Heartbeat) -> bool:
         try:
-            over, paused = self._call("beat", beat)
+            over, paused = self._call("heartbeat", heartbeat)
         except (EOFError, OSError):
             return True
         # The driver sends a duration, because monotonic clocks of two machines can't be compared.
@@ -354,7 +354,7 @@ class SleepClock:
         self._last = time.monotonic(), time.time()
 
     def slept(self) -> bool:
-        """Tell whether more time passed since the last call than between two beats.
+        """Tell whether more time passed since the last call than between two heartbeats.
 
         Call it a few times a second.
         """

@@ -67,47 +67,51 @@ class OverlapCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainState:
+    """The state of a chain besides its cursor, as it goes to a task and comes back; the ledger does not hold it.
+
+    :ivar seen: marks (eight bytes each) of the tokens and page contents that the chain had
+    :ivar overlap: the check that is due; set once an attempt, on addressable chains that have pages
+    :ivar restarts: chains that this attempt opened for the partition
+    :ivar asked: the next page was empty when it was first requested; the second answer counts
+    :ivar streak: pages at the cursor that are empty, and that repeat the page before them
+    """
+
+    seen: bytes = b""
+    overlap: OverlapCheck | None = None
+    restarts: int = 0
+    asked: bool = False
+    streak: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionWork:
     """One open partition as a task gets it.
 
-    :ivar seen: marks (eight bytes each) of the tokens and page contents that the chain had
-    :ivar overlap: set once an attempt, on addressable chains that have pages
-    :ivar restarts: chains that this attempt opened for the partition
-    :ivar asked: the next page was empty when it was first requested; the second answer counts
     :ivar resumed: an earlier attempt read all pages so far, so the cursor may have expired since
-    :ivar streak: pages at the cursor that are empty, and that repeat the page before them
     """
 
     ordinal: int
     key: str
     slice: Mapping[str, Any]
     cursor: Cursor = Cursor()
-    seen: bytes = b""
-    overlap: OverlapCheck | None = None
-    restarts: int = 0
-    asked: bool = False
+    state: ChainState = ChainState()
     resumed: bool = False
-    streak: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """The position at which a task left a partition. Fields that :class:`PartitionWork` has, too, mean the same.
+    """The position at which a task left a partition.
 
-    :ivar checked: no overlap check is due any more
     :ivar error: why the partition can't continue in this attempt, None if it can
     :ivar overran: the round ended while a page of it was in flight
     """
 
     ordinal: int
     cursor: Cursor
-    seen: bytes
-    restarts: int
-    checked: bool
+    state: ChainState
     error: BaseException | None = None
     overran: bool = False
-    asked: bool = False
-    streak: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ class FetchedPage:
 
 
 def seen_marks(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the marks of committed rows of one chain, as :class:`PartitionWork` carries them."""
+    """Return the marks of committed rows of one chain, as :class:`ChainState` carries them."""
     marks = array("Q")
     for row in rows:
         checksum = row["checksum"] if row["record_count"] else None
@@ -176,13 +180,14 @@ class Chain:
         page_size: int | None = None,
         max_empty_pages: int = 100,
     ) -> None:
+        state = work.state
         self.work = work
         self.number = work.cursor.chain
         self.pages = work.cursor.pages
         self.records = work.cursor.records
         self.token = decode_token(work.cursor.token)
-        self.overlap: OverlapCheck | None = work.overlap
-        self.restarts = work.restarts
+        self.overlap: OverlapCheck | None = state.overlap
+        self.restarts = state.restarts
         self.complete = False
         self.error: BaseException | None = None
         self.overran = False
@@ -193,9 +198,11 @@ class Chain:
         self._total: int | None = None
         self._delivered = False
         resumed = work.cursor.pages > 0
-        self._guard = PageGuard(page_size, resumed=resumed, most=max_empty_pages, asked=work.asked, streak=work.streak)
+        self._guard = PageGuard(
+            page_size, resumed=resumed, most=max_empty_pages, asked=state.asked, streak=state.streak
+        )
         self._on_repeated_page = on_repeated_page
-        self._seen = array("Q", work.seen)
+        self._seen = array("Q", state.seen)
         self._seen_set = set(self._seen)
         self._in_flight: set[int] = set()
         self._ready: dict[int, FetchedPage | BaseException] = {}
@@ -213,7 +220,7 @@ class Chain:
     def changed(self) -> bool:
         """Tell whether the driver has to know the partition's result in this task."""
         restarted = self.number != self.work.cursor.chain
-        checked = self.work.overlap is not None and self.overlap is None
+        checked = self.work.state.overlap is not None and self.overlap is None
         return bool(restarted or self._delivered or self.error or self.overran or self._guard.asked or checked)
 
     def claim(self, window: int) -> _PageRequest | None:
@@ -302,17 +309,11 @@ class Chain:
 
     def progress(self) -> PartitionProgress:
         """Return the chain's position, as far as its rows were delivered."""
-        return PartitionProgress(
-            ordinal=self.work.ordinal,
-            cursor=Cursor(self.number, self.pages, encode_token(self.token), self.complete, self.records),
-            seen=self._seen.tobytes(),
-            restarts=self.restarts,
-            checked=self.overlap is None,
-            error=self.error,
-            overran=self.overran,
-            asked=self._guard.asked,
-            streak=self._guard.streak,
+        cursor = Cursor(self.number, self.pages, encode_token(self.token), self.complete, self.records)
+        state = ChainState(
+            self._seen.tobytes(), self.overlap, self.restarts, asked=self._guard.asked, streak=self._guard.streak
         )
+        return PartitionProgress(self.work.ordinal, cursor, state, self.error, self.overran)
 
     def _request(self, number: int, token: Any) -> _PageRequest:
         self._in_flight.add(number)
@@ -517,8 +518,8 @@ class Scheduler:
     def release(self, request: _PageRequest, *, backed_off: bool = False) -> None:
         """Release the page of a reader that was interrupted; the page counts as never requested.
 
-        :param backed_off: it waited to repeat a request. The partition then goes to the side lane, because a round
-            can't wait for that, and a later round would begin the wait from the start
+        :param backed_off: it waited to repeat a request. The partition then goes to the slow-page lane, because a
+            round can't wait for that, and a later round would begin the wait from the start
         """
         with self._changed:
             request.chain.release(request)

@@ -161,8 +161,7 @@ class Cluster:
         with _readable_errors():
             if self.is_local:
                 return max(1, int(context.defaultParallelism))
-            found = context._jsc.sc().statusStore().executorList(True)
-            cores = sum(int(found.apply(index).totalCores()) for index in range(found.size()))
+            cores = sum(int(executor.totalCores()) for executor in _executors(context))
             return max(1, cores // int(context.getConf().get("spark.task.cpus") or 1))
 
     @property
@@ -398,12 +397,10 @@ def executors_awaited(context: SparkContext, limit: float | None) -> Iterator[No
     ended, cancelled = threading.Event(), threading.Event()
 
     def watch() -> None:
-        # SparkContext's status tracker lists the driver as an executor, so the status store is asked.
         since = reported = time.monotonic()
         while not ended.wait(min(_LOOK_SECONDS, limit or _LOOK_SECONDS)):
             now = time.monotonic()
-            listed = context._jsc.sc().statusStore().executorList(True)
-            if any(listed.apply(index).id() != "driver" for index in range(listed.size())):
+            if any(executor.id() != "driver" for executor in _executors(context)):
                 since = reported = now
             elif limit is not None and now - since >= limit:
                 cancelled.set()
@@ -425,6 +422,13 @@ def executors_awaited(context: SparkContext, limit: float | None) -> Iterator[No
         ) from None
     finally:
         ended.set()
+
+
+def _executors(context: SparkContext) -> list[Any]:
+    """Return the executors that there are now, and the driver."""
+    # Of the JVM's status store: what SparkContext's status tracker returns has neither ids nor cores.
+    executors = context._jsc.sc().statusStore().executorList(True)
+    return [executors.apply(index) for index in range(executors.size())]
 
 
 def _request(context: SparkContext) -> str:

@@ -275,11 +275,11 @@ def parse_config(document: Any, origin: str = "config") -> RefreshConfig:
     # Under Airflow, secrets are connections; and a user who may edit one must not read files of the driver by it.
     if not (isinstance(run, Mapping) and run.get("airflow")):
         problems: list[str] = []
-        made: Callable[[str], Any]
-        for part, field, made in (("source", "secrets", str), ("lake", "properties", _ReferredSecret)):
+        secret_type: Callable[[str], Any]
+        for part, field, secret_type in (("source", "secrets", str), ("lake", "properties", _ReferredSecret)):
             holder = whole.get(part)
             if isinstance(holder, Mapping) and isinstance(holder.get(field), Mapping):
-                whole[part] = {**holder, field: _resolved(holder[field], f"{part}.{field}", made, problems)}
+                whole[part] = {**holder, field: _resolved(holder[field], f"{part}.{field}", secret_type, problems)}
         if problems:
             raise ConfigurationError(origin, "; ".join(problems))
     try:
@@ -317,15 +317,15 @@ def read_config(path: str) -> RefreshConfig:
     return parse_config(document, str(path))
 
 
-def _resolved(value: Any, place: str, made: Callable[[str], Any], problems: list[str]) -> Any:
+def _resolved(value: Any, place: str, secret_type: Callable[[str], Any], problems: list[str]) -> Any:
     """Replace references by secrets in the value; add those that can't be resolved to ``problems``."""
     if isinstance(value, list):
-        return [_resolved(item, f"{place}.{number}", made, problems) for number, item in enumerate(value)]
+        return [_resolved(item, f"{place}.{number}", secret_type, problems) for number, item in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
     kind, name = next(iter(value.items())) if len(value) == 1 else ("", None)
     if kind not in ("env", "file") or not isinstance(name, str):
-        return {key: _resolved(item, f"{place}.{key}", made, problems) for key, item in value.items()}
+        return {key: _resolved(item, f"{place}.{key}", secret_type, problems) for key, item in value.items()}
     secret = ""
     if kind == "env":
         secret = os.environ.get(name, "")
@@ -341,7 +341,7 @@ def _resolved(value: Any, place: str, made: Callable[[str], Any], problems: list
             problem = f"the file {name} can't be read: it is not UTF-8 text"
     if problem:
         problems.append(f"{place}: {problem}")
-    return made(secret)
+    return secret_type(secret)
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
@@ -351,15 +351,15 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 def secret_values(*containers: Any) -> list[str]:
     """Return every value of at least four characters in nested mappings and lists, as text."""
-    found: list[str] = []
+    values: list[str] = []
     for container in containers:
         if isinstance(container, Mapping):
-            found += secret_values(*container.values())
+            values += secret_values(*container.values())
         elif isinstance(container, (list, tuple)):
-            found += secret_values(*container)
+            values += secret_values(*container)
         elif container is not None and len(str(container)) >= 4 and not isinstance(container, bool):
-            found.append(str(container))
-    return found
+            values.append(str(container))
+    return values
 
 
 def secrets_of(config: RefreshConfig) -> list[str]:

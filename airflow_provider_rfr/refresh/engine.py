@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
@@ -35,13 +36,13 @@ from airflow_provider_rfr.refresh.resume import (
     Relocations,
     decide,
     fingerprints_of,
-    heartbeat,
+    ledger_heartbeat,
     silence_seconds,
 )
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReader
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.streams.core import ParentReader, ReadContext, unique_slices
-from airflow_provider_rfr.streams.paged import PagedStream, read_all_pages
+from airflow_provider_rfr.streams.paged import PagedStream
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -70,7 +71,7 @@ class Refresh:
         rounds: Rounds,
         *,
         report: Callable[[RoundReport], None],
-        read_parent: ParentReader = read_all_pages,
+        read_parent: ParentReader | None = None,
     ) -> None:
         part = part_of(config.options.replace_where)
         self._config = config
@@ -120,7 +121,7 @@ class Refresh:
                 book = self._open()
             if book is None:
                 return self.figures
-            with heartbeat(self.ledger, self._options):
+            with ledger_heartbeat(self.ledger, self._options):
                 with self._phase("read"):
                     self._read(book)
                 # Under the heartbeat: a cluster may give its first executors later than another run waits for a silent
@@ -200,11 +201,12 @@ class Refresh:
         run = self._config.run
         prints = self._prints = fingerprints_of(self._stream, self._relocations, self._options, self._target.columns)
         header = self.ledger.header
-        found = self._target.published(self.ledger.id)
-        on_target = header is not None and found is not None and found.generation == header.generation
-        decision = decide(header, prints, self._options, run.key, on_target=on_target)
+        publication = self._target.published(self.ledger.id)
+        outcome = None
+        if header is not None and publication is not None and publication.generation == header.generation:
+            outcome = outcome_of(publication, header)
+        decision = decide(header, prints, self._options, run.key, on_target=outcome is not None)
         _log.info("%s: %s", self.figures.target, decision.reason)
-        outcome = outcome_of(found, header) if header is not None and found is not None and on_target else None
         if outcome is not None and header is not None and header.state is RefreshState.OPEN:
             # The attempt that published it did not come to marking it so.
             self._mark_published(outcome)
@@ -290,12 +292,7 @@ class Refresh:
         figures.pages_refetched, figures.overlap_checks = header.pages_refetched, header.overlap_checks
 
     def _take_outcome(self, outcome: PublishOutcome) -> None:
-        self.figures.snapshot_id = outcome.snapshot_id
-        self.figures.rows = outcome.rows
-        self.figures.duplicates_removed = outcome.duplicates_removed
-        self.figures.pages_skipped = outcome.pages_skipped
-        self.figures.records_missing = outcome.records_missing
-        self.figures.schema_changes = outcome.schema_changes
+        self.figures = replace(self.figures, **asdict(outcome))
 
 
 def refuses_generation(error: BaseException) -> bool:

@@ -234,30 +234,30 @@ class Bar:
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
-        self._task = bars.add_task("", total=None, said="")
+        self._task = bars.add_task("", total=None, text="")
 
     @property
-    def said(self) -> str:
-        return str(self._bars.tasks[0].fields["said"])
+    def text(self) -> str:
+        return str(self._bars.tasks[0].fields["text"])
 
     def say(self, text: str) -> None:
         """Show this, without a share that is done."""
-        self._bars.update(self._task, description="", said=text, total=None, refresh=True)
+        self._bars.update(self._task, description="", text=text, total=None, refresh=True)
 
-    def update(self, found: TableStatus) -> None:
+    def update(self, status: TableStatus) -> None:
         """Show how far the refresh is."""
-        parts, percent = [found.state.value], found.percent
-        if (header := found.header) is not None:
+        parts, percent = [status.state.value], status.percent
+        if (header := status.header) is not None:
             progress = Progress.of(header)
             parts += [] if percent is None else [f"{percent} %"]
             parts += [f"{header.partitions_done:,} of {header.partitions:,}", f"{header.pages:,} pages"]
             if (rate := progress.pages_per_second) is not None:
                 parts.append(f"{rate_in_words(rate)}/s")
-            if progress.seconds_left is not None and found.state.value == "reading":
+            if progress.seconds_left is not None and status.state.value == "reading":
                 parts.append(f"{duration_in_words(progress.seconds_left)} left")
         total = None if percent is None else 100
-        said, table = ", ".join(parts), printable(found.table)
-        self._bars.update(self._task, description=table, total=total, completed=percent or 0, said=said)
+        text, table = ", ".join(parts), printable(status.table)
+        self._bars.update(self._task, description=table, total=total, completed=percent or 0, text=text)
 
 
 def can_draw() -> bool:
@@ -273,5 +273,5 @@ def drawn_bar() -> Iterator[Bar]:
 
     # Names come from a catalog, and brackets in them are no markup.
     columns = (TextColumn("{task.description}", markup=False), BarColumn())
-    with Bars(*columns, TextColumn("{task.fields[said]}", markup=False), transient=True) as bars:
+    with Bars(*columns, TextColumn("{task.fields[text]}", markup=False), transient=True) as bars:
         yield Bar(bars)

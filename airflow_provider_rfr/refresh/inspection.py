@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None = None) -> list[TableStatus]:
+def statuses(catalog: Catalog, tables: Iterable[str] = ()) -> list[TableStatus]:
     """List the newest refresh of each table and part, those that need a person first; each ledger is loaded.
 
     :param tables: only these; all of the lake without any
     """
     named = [(table, part) for table in tables for part in (None, *LedgerTable.parts(catalog, table))]
-    moment = now or datetime.now(timezone.utc)
-    wanted = list(named or (() if tables else ledgers_in(catalog)))
-    every = in_threads(lambda ledger: _status(catalog, *ledger, moment), wanted)
+    now = datetime.now(timezone.utc)
+    ledgers = list(named or (() if tables else ledgers_in(catalog)))
+    every = in_threads(lambda ledger: _status(catalog, *ledger, now), ledgers)
     return sorted((status for status in every if status is not None), key=by_urgency)
 
 
@@ -82,8 +82,9 @@ def _status(catalog: Catalog, table: str, part: str | None, now: datetime) -> Ta
             table, name, State.UNREADABLE, one_line(f"The ledger can't be read: {reason}", _LONGEST_SENTENCE)
         )
     age = now.timestamp() - loaded.changed_ms / 1000
-    said = f"Begun {duration_in_words(age)} ago: its partitions are being listed, or that failed; see the task's log"
-    return TableStatus(table, name, State.OPENING if age <= STALE_SECONDS else State.STALE, said)
+    begun = f"Begun {duration_in_words(age)} ago"
+    sentence = f"{begun}: its partitions are being listed, or that failed; see the task's log"
+    return TableStatus(table, name, State.OPENING if age <= STALE_SECONDS else State.STALE, sentence)
 
 
 def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | None:
@@ -234,11 +235,11 @@ def _details_of(
 
 
 def _attempts(epochs: np.ndarray, seconds: np.ndarray) -> tuple[AttemptSpan, ...]:
-    found = []
+    spans = []
     for epoch in np.unique(epochs):
         of_it = seconds[epochs == epoch]
-        found.append(AttemptSpan(int(epoch), float(of_it[0]), float(of_it[-1]), len(of_it)))
-    return tuple(found)
+        spans.append(AttemptSpan(int(epoch), float(of_it[0]), float(of_it[-1]), len(of_it)))
+    return tuple(spans)
 
 
 def _partitions(rows: pa.Table, seconds: np.ndarray, header: LedgerHeader) -> list[PartitionSpan]:
@@ -247,13 +248,13 @@ def _partitions(rows: pa.Table, seconds: np.ndarray, header: LedgerHeader) -> li
     complete, records = (rows[name].to_numpy() for name in ("complete", "record_count"))
     order = np.argsort(ordinals, kind="stable")
     starts = np.flatnonzero(np.diff(ordinals[order], prepend=-1))
-    found = []
+    spans = []
     for group in np.split(order, starts[1:]):
         chain = int(chains[group].max())
         live = group[chains[group] == chain]
         last = live[page[live].argmax()]
         ended = float(seconds[group[-1]])
-        found.append(
+        spans.append(
             PartitionSpan(
                 key=rows["partition_key"][int(last)].as_py(),
                 pages=len(live),
@@ -264,4 +265,4 @@ def _partitions(rows: pa.Table, seconds: np.ndarray, header: LedgerHeader) -> li
                 last_page_at=datetime.fromtimestamp(header.opened_at.timestamp() + ended, timezone.utc),
             )
         )
-    return found
+    return spans

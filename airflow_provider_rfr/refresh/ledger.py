@@ -165,12 +165,12 @@ class Ledger:
                 return book
             except CommitConflictError:
                 self.look_again()
-            found = self.header
-            if found is None or (found.generation, found.state) != (held.generation, RefreshState.OPEN):
+            newest = self.header
+            if newest is None or (newest.generation, newest.state) != (held.generation, RefreshState.OPEN):
                 raise FencedError(
                     f"generation {held.generation} was taken over and ended by another attempt",
                     epoch=held.epoch,
-                    newer_epoch=found.epoch if found else 0,
+                    newer_epoch=newest.epoch if newest else 0,
                 )
         raise LedgerError("the ledger changed hands too often to be taken over; is the refresh running many times?")
 
@@ -213,15 +213,14 @@ class Ledger:
         """
         if self._committed is None or self.held.state is not RefreshState.OPEN:
             return
-        refused = {} if refused_under is None else {"refused_under": refused_under}
-        said = {"outcome": outcome, "error": error[:_LONGEST_ERROR]}
+        report = {"outcome": outcome, "error": error[:_LONGEST_ERROR]}
         try:
-            self.commit([], ended_at=datetime.now(timezone.utc), **said, **refused)
+            self.commit([], ended_at=datetime.now(timezone.utc), refused_under=refused_under, **report)
         except FencedError:
             raise
         except Exception:
             # Where the catalog does not answer, the object store may: a file says the same.
-            self.store.write(self._end_mark(), json.dumps(said).encode())
+            self.store.write(self._end_mark(), json.dumps(report).encode())
             raise
 
     @property
@@ -232,10 +231,10 @@ class Ledger:
     def end_in_file(self) -> dict[str, str] | None:
         """Return ``outcome`` and ``error`` of an attempt that could record its end as a file alone; else None."""
         try:
-            found: dict[str, str] = json.loads(self.store.read(self._end_mark()))
+            report: dict[str, str] = json.loads(self.store.read(self._end_mark()))
         except FileNotFoundError:
             return None
-        return found
+        return report
 
     def read_pages(self) -> pa.Table | None:
         """Return all committed page rows of the generation, with the columns ``PAGE_COLUMNS``; None for no pages."""
@@ -357,14 +356,14 @@ class Ledger:
 
     def _expect(self, expected: LedgerHeader | None) -> None:
         """Check the table as it was loaded last; an attempt that is fenced once stays so, whatever is loaded later."""
-        found = read_header(self._table.summary(GENERATION_KEY))
+        newest = read_header(self._table.summary(GENERATION_KEY))
         mine = (expected.generation, expected.epoch) if expected else None
-        if found is not None and (found.generation, found.epoch) != mine:
+        if newest is not None and (newest.generation, newest.epoch) != mine:
             self._fenced = FencedError(
-                f"another attempt took over (generation {found.generation}, epoch {found.epoch});"
+                f"another attempt took over (generation {newest.generation}, epoch {newest.epoch});"
                 " this one ends without writing anything more",
                 epoch=expected.epoch if expected else 0,
-                newer_epoch=found.epoch,
+                newer_epoch=newest.epoch,
             )
             raise self._fenced
 

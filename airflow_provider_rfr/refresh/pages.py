@@ -1,26 +1,19 @@
-"""Page rows: how a fetched page becomes a row of the ledger, and how and when a task writes rows into files.
+"""Page rows: how a fetched page becomes a row of the ledger, and how a task writes rows into files.
 
 A ledger file describes itself: it holds page rows with their cursors, and its footer names the task attempt and the
-file before it, so the next attempt can use files that no commit names. A task flushes when the waiting pages are a
-share of the attempt's pages, or when a share of its reading time has passed. So a SIGKILL costs a share of the work and
-never a number of minutes, and the number of files grows with the logarithm of the time. Where a store is slower than
-the API, readers wait a little.
-
-On an object store each file costs money and some round trips, so there a file has the pages of a second at least, or a
-megabyte of records.
+file before it, so the next attempt can use files that no commit names.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -28,7 +21,7 @@ import pyarrow as pa
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.lake.data_files import StoredFile
-from airflow_provider_rfr.lake.files import FOOTER_KEY, PAGE_COLUMNS, FileStore, is_local, ledger_arrow_schema
+from airflow_provider_rfr.lake.files import FOOTER_KEY, PAGE_COLUMNS, FileStore, ledger_arrow_schema
 from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place, infer_records, merge
 from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, arrow_column
@@ -351,129 +344,3 @@ class FlushWriter:
             file = replace(file, seen=see_columns([(pages, [row.partition_ordinal for row in full])]))
         self.files.append(file)
         self.label = replace(label, sequence=label.sequence + 1, previous=name)
-
-
-_WAIT_SECONDS = 0.05
-_SHARE_OF_SECONDS = 0.02
-_SHARE_OF_PAGES = 0.02
-_YOUNG_SHARE_OF_PAGES = 0.005
-_YOUNG_PAGES = 5_000
-_OBJECT_SECONDS = 1.0
-_OBJECT_BYTES = 1024 * 1024
-
-
-class WaitingPages(Protocol):
-    """The pages of a task that wait for a flush, which its scheduler collects.
-
-    :ivar full: set while so many bytes wait that they should be flushed before their time
-    """
-
-    full: threading.Event
-    figures: TaskFigures
-
-    @property
-    def waiting(self) -> int:
-        """Count the rows that :meth:`take_ready` would return."""
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Return the bytes of their records."""
-
-    def take_ready(self) -> list[PageRow]:
-        """Take the rows that count and were not taken yet."""
-
-    def close(self) -> None:
-        """Let no further page be requested."""
-
-
-class Flusher(threading.Thread):
-    """A thread that flushes when it is due, until stopped; then it flushes the rest.
-
-    :param read_seconds: seconds that the attempt had read before this task began
-    :param read_pages: this task's share of the pages that the attempt had read before
-    """
-
-    # Most flushes are done by the threads that read, between two pages: a thread of its own would first have to get
-    # the interpreter from all of them, which takes longer than the flush. This one is for times when no page arrives.
-
-    def __init__(self, writer: FlushWriter, pages: WaitingPages, *, read_seconds: float, read_pages: float) -> None:
-        super().__init__(name="rfr-flush", daemon=True)
-        self._writer = writer
-        self._pages = pages
-        self._seconds_before = read_seconds
-        self._pages_before = read_pages
-        self._began = time.monotonic()
-        self._last = self._began
-        self._is_local = is_local(writer.folder)
-        self._in_write = 0
-        self._over = False
-        self._busy = threading.Lock()
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        while not self._over:
-            rest = self._last + self._interval() - time.monotonic()
-            if rest > 0 and not self._pages.full.wait(min(rest, 0.1)):
-                continue
-            self.flush_if_due()
-            # A reader may be flushing: look again soon, but leave it the interpreter.
-            time.sleep(0.002)
-
-    def flush_if_due(self) -> None:
-        """Flush if it is due and no other thread does; where too many pages wait, first wait a little for that thread.
-
-        An error ends the reading, since pages read from then on would be lost; :meth:`finish` raises it.
-        """
-        if not self._due() or self._over or self.error is not None:
-            return
-        at_risk = self._pages.waiting + self._in_write > 2 * self._most_waiting()
-        if not self._busy.acquire(timeout=_WAIT_SECONDS if at_risk else 0):
-            return
-        try:
-            if self._due():
-                self._flush()
-        except BaseException as error:  # noqa: BLE001 - raised by finish()
-            self.error = error
-            self._pages.close()
-        finally:
-            self._busy.release()
-
-    def finish(self) -> None:
-        """Stop, write the rest, and raise the error of the background thread, if there is one."""
-        self._over = True
-        self.join()
-        with self._busy:
-            if self.error is not None:
-                raise self.error
-            self._flush()
-
-    def _interval(self) -> float:
-        """Return the seconds after which a flush is due, however few pages wait."""
-        share = _SHARE_OF_SECONDS * (self._seconds_before + time.monotonic() - self._began)
-        return share if self._is_local else max(share, _OBJECT_SECONDS)
-
-    def _most_waiting(self) -> float:
-        """Return how many pages may wait for a flush: near 2 % of those read, half a percent of the first thousands.
-
-        A young attempt gets the smaller share because its pages in flight and its overlap checks already take the
-        larger part of what a kill may cost.
-        """
-        read = self._pages_before + self._pages.figures.pages
-        return max(_YOUNG_SHARE_OF_PAGES * read, _SHARE_OF_PAGES * (read - _YOUNG_PAGES))
-
-    def _due(self) -> bool:
-        waiting = self._pages.waiting
-        if not waiting:
-            return False
-        seconds = time.monotonic() - self._last
-        if self._pages.full.is_set() or seconds > self._interval():
-            return True
-        is_worth_it = self._is_local or seconds > _OBJECT_SECONDS or self._pages.waiting_bytes >= _OBJECT_BYTES
-        return is_worth_it and waiting >= self._most_waiting()
-
-    def _flush(self) -> None:
-        rows = self._pages.take_ready()
-        self._in_write = len(rows)
-        self._writer.write(rows)
-        self._in_write = 0
-        self._last = time.monotonic()

@@ -26,9 +26,20 @@ import pyarrow.parquet as pq
 from airflow_provider_rfr.exceptions import LedgerError, PublishRefusedError, ReconciliationError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore, select_columns
-from airflow_provider_rfr.refresh.chains import Cursor, OverlapCheck, PartitionProgress, PartitionWork, seen_marks
+from airflow_provider_rfr.refresh.chains import (
+    ChainState,
+    Cursor,
+    OverlapCheck,
+    PartitionProgress,
+    PartitionWork,
+    seen_marks,
+)
 from airflow_provider_rfr.refresh.pages import REMEDY_FOR_IGNORED_TOKEN, REPEATS_FIRST_PAGE, FlushLabel, PageFile
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD
+
+_log = logging.getLogger(__name__)
+
+_NAMED_PARTITIONS = 10
 
 
 @dataclass(slots=True)
@@ -38,6 +49,7 @@ class PartitionBook:
     :ivar keys: canonical JSON of the partition keys
     :ivar slices: JSON of the slices
     :ivar cursors: of partitions that have pages
+    :ivar states: of open chains that this attempt resumed or read
     :ivar failed: why a partition can't continue in this attempt
     :ivar overran: partitions that had a page in flight when the last round ended
     :ivar resumed: open partitions of which this attempt has read no page yet
@@ -46,14 +58,10 @@ class PartitionBook:
     keys: Sequence[str]
     slices: Sequence[str]
     cursors: dict[int, Cursor] = field(default_factory=dict)
-    seen: dict[int, bytes] = field(default_factory=dict)
-    restarts: dict[int, int] = field(default_factory=dict)
-    overlaps: dict[int, OverlapCheck] = field(default_factory=dict)
+    states: dict[int, ChainState] = field(default_factory=dict)
     failed: dict[int, BaseException] = field(default_factory=dict)
     overran: set[int] = field(default_factory=set)
-    asked: set[int] = field(default_factory=set)
     resumed: set[int] = field(default_factory=set)
-    streaks: dict[int, tuple[int, int]] = field(default_factory=dict)
     done: int = 0
 
     def __len__(self) -> int:
@@ -81,34 +89,25 @@ class PartitionBook:
             key=self.keys[ordinal],
             slice=orjson.loads(self.slices[ordinal]),
             cursor=self.cursors.get(ordinal, Cursor()),
-            seen=self.seen.get(ordinal, b""),
-            overlap=self.overlaps.get(ordinal),
-            restarts=self.restarts.get(ordinal, 0),
-            asked=ordinal in self.asked,
+            state=self.states.get(ordinal, ChainState()),
             resumed=ordinal in self.resumed,
-            streak=self.streaks.get(ordinal, (0, 0)),
         )
 
     def apply(self, progress: PartitionProgress) -> None:
         """Take over where a task left a partition."""
-        ordinal = progress.ordinal
-        if progress.cursor != self.cursors.get(ordinal):
+        ordinal, cursor = progress.ordinal, progress.cursor
+        if cursor != self.cursors.get(ordinal):
             self.resumed.discard(ordinal)
         # A partition of which no page came has no cursor: it is still to be begun.
-        if progress.cursor.pages or progress.cursor.chain:
-            self.move({ordinal: progress.cursor})
-        self.restarts[ordinal] = progress.restarts
-        self.seen[ordinal] = progress.seen
-        self.streaks[ordinal] = progress.streak
-        if progress.checked:
-            self.overlaps.pop(ordinal, None)
-        if progress.cursor.complete:
-            self.seen.pop(ordinal, None)
-            self.streaks.pop(ordinal, None)
+        if cursor.pages or cursor.chain:
+            self.move({ordinal: cursor})
+        if cursor.complete:
+            self.states.pop(ordinal, None)
+        else:
+            self.states[ordinal] = progress.state
         if progress.error is not None:
             self.failed[ordinal] = progress.error
         (self.overran.add if progress.overran else self.overran.discard)(ordinal)
-        (self.asked.add if progress.asked else self.asked.discard)(ordinal)
 
     def move(self, cursors: Mapping[int, Cursor]) -> None:
         for ordinal, cursor in cursors.items():
@@ -132,21 +131,20 @@ class PartitionBook:
                 by_ordinal[row["partition_ordinal"]].append(row)
         for ordinal, own in by_ordinal.items():
             own.sort(key=lambda row: int(row["page"]))
-            self.seen[ordinal] = seen_marks(own)
-            if addressable:
-                self.overlaps[ordinal] = OverlapCheck(own[-1]["token_in"], own[-1]["checksum"])
+            overlap = OverlapCheck(own[-1]["token_in"], own[-1]["checksum"]) if addressable else None
+            self.states[ordinal] = ChainState(seen_marks(own), overlap)
 
 
 def open_book(store: FileStore, openings: Iterable[str]) -> PartitionBook:
     """Read the frozen list from the files with the opening rows."""
-    found: dict[int, tuple[str, str]] = {}
+    rows: dict[int, tuple[str, str]] = {}
     for location in openings:
         for row in store.read_table(location, ("partition_ordinal", "page", "partition_key", "slice")).to_pylist():
             if row["page"] == 0:
-                found[row["partition_ordinal"]] = (row["partition_key"], row["slice"])
-    if sorted(found) != list(range(len(found))):
+                rows[row["partition_ordinal"]] = (row["partition_key"], row["slice"])
+    if sorted(rows) != list(range(len(rows))):
         raise LedgerError("the ledger's list of partitions has gaps; open a new generation with force_restart")
-    return PartitionBook([found[n][0] for n in range(len(found))], [found[n][1] for n in range(len(found))])
+    return PartitionBook([rows[n][0] for n in range(len(rows))], [rows[n][1] for n in range(len(rows))])
 
 
 def cursors_of(table: pa.Table) -> dict[int, Cursor]:
@@ -206,6 +204,11 @@ class LeftFile:
         """Return the file's name without the folder."""
         return basename(self.location)
 
+    @property
+    def task(self) -> tuple[int, int, int]:
+        """Return epoch, round and number of the task that wrote it."""
+        return self.label.epoch, self.label.round, self.label.task
+
     def read(self, store: FileStore) -> PageFile:
         """Read the rows of the file, without the records."""
         stored = StoredFile(self.location, self.size, self.metadata, {"generation": self.label.generation})
@@ -233,8 +236,7 @@ def choose_adopted(
     moved: dict[int, Cursor] = {}
     done: set[tuple[int, int, int]] = set()
     for path in _sequences(files, committed):
-        task = (path[0].label.epoch, path[0].label.round, path[0].label.task)
-        if task in done:
+        if path[0].task in done:
             continue
         before = len(adopted)
         for file in path:
@@ -246,7 +248,7 @@ def choose_adopted(
             adopted.append(rows)
             moved.update(joined)
         if len(adopted) > before:
-            done.add(task)
+            done.add(path[0].task)
     return adopted, moved
 
 
@@ -258,15 +260,15 @@ def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list
     # A task attempt that adopted its predecessor's files continues behind one of them, which may be committed by now.
     roots = (None, *{basename(location) for location in committed})
     stack = [[file] for root in roots for file in following.get(root, ())][::-1]
-    found = []
+    sequences = []
     while stack:
         path = stack.pop()
         last = path[-1]
         nexts = [file for file in following.get(last.name, ()) if file.label.sequence == last.label.sequence + 1]
         if not nexts:
-            found.append(path)
+            sequences.append(path)
         stack.extend([*path, file] for file in nexts)
-    return sorted(found, key=lambda path: (path[0].label.epoch, path[0].label.round, path[0].label.task, -len(path)))
+    return sorted(sequences, key=lambda path: (*path[0].task, -len(path)))
 
 
 def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Cursor] | None:
@@ -284,11 +286,6 @@ def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Curs
         records = row["record_count"] + (0 if is_restart else cursor.records)
         moved[ordinal] = Cursor(chain, page, row["token_out"], bool(row["complete"]), records)
     return moved
-
-
-_log = logging.getLogger(__name__)
-
-_NAMED_PARTITIONS = 10
 
 
 @dataclass(frozen=True, slots=True)

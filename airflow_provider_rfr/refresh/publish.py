@@ -242,18 +242,18 @@ def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -
 
     :raises FencedError: a newer attempt published it, or a newer generation
     """
-    found = target.published(ledger)
-    if found is None or found.generation < header.generation:
+    publication = target.published(ledger)
+    if publication is None or publication.generation < header.generation:
         return None
-    epoch = int(found.summary.get("rfr.epoch", 0))
-    if found.generation > header.generation or epoch > header.epoch:
+    epoch = int(publication.summary.get("rfr.epoch", 0))
+    if publication.generation > header.generation or epoch > header.epoch:
         raise FencedError(
-            f"generation {found.generation}, epoch {epoch} was published meanwhile, so generation"
+            f"generation {publication.generation}, epoch {epoch} was published meanwhile, so generation"
             f" {header.generation}, epoch {header.epoch} is not",
             epoch=header.epoch,
             newer_epoch=max(epoch, header.epoch + 1),
         )
-    return outcome_of(found, header)
+    return outcome_of(publication, header)
 
 
 @dataclass(slots=True)
@@ -291,8 +291,8 @@ class Publisher:
         staged = self._check_staged()
         _check_guards(self.config.options, rows=staged, previous=header.previous_rows)
         # Asked again, although the opening asked: another attempt may have published while this one was reading.
-        if (found := _published_already(self.target, self.ledger.id, header)) is not None:
-            return found
+        if (earlier := _published_already(self.target, self.ledger.id, header)) is not None:
+            return earlier
         for _ in range(_TRIES):
             try:
                 outcome = self._write_and_commit(header, staged)
@@ -484,8 +484,8 @@ class Publisher:
         buckets = max(1, staged // _KEYS_A_BUCKET)
         searches = [KeySearch(self.ledger.store, companions, bucket, buckets) for bucket in range(buckets)]
         losers: dict[str, list[int]] = {}
-        for found in self.cluster.run(find_losers, searches):
-            for companion, rows in found.items():
+        for duplicates in self.cluster.run(find_losers, searches):
+            for companion, rows in duplicates.items():
                 losers.setdefault(companion, []).extend(rows)
         if not losers:
             return written, 0
@@ -509,8 +509,8 @@ class Publisher:
             self.ledger.check_epoch()
             # The snapshot that was loaded before the files were written may have expired.
             self.target.reload()
-            if (found := _published_already(self.target, self.ledger.id, header)) is not None:
-                return found
+            if (earlier := _published_already(self.target, self.ledger.id, header)) is not None:
+                return earlier
             with naming(target.folder):
                 publication = self.target.commit(
                     files,

@@ -82,10 +82,10 @@ def find_losers(search: KeySearch) -> dict[str, list[int]]:
     order = np.lexsort((place[:, 1], place[:, 0], time, key[:, 1], key[:, 0]))
     ordered = key[order]
     loses = np.append((ordered[1:] == ordered[:-1]).all(axis=1), False)[: len(order)]
-    found: dict[str, list[int]] = {}
+    losers: dict[str, list[int]] = {}
     for number, row in place[order[loses]].tolist():
-        found.setdefault(search.companions[number], []).append(row)
-    return found
+        losers.setdefault(search.companions[number], []).append(row)
+    return losers
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +231,14 @@ def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNam
 
 def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
     """Write rows as data files, each with its companion where there is a primary key."""
-    found = []
+    files = []
     for file, rows in task.target.write(table):
         keys = None
         if task.key_columns:
             keys = f"{task.scratch}/{uuid.uuid4().hex}.keys"
             _write_keys(task.source.store, keys, rows, task.key_columns)
-        found.append(WrittenFile(file, keys))
-    return found
+        files.append(WrittenFile(file, keys))
+    return files
 
 
 def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list[WrittenFile]:
@@ -260,7 +260,7 @@ class FieldNames:
     """The names of the fields in records, and in nested objects that the schema has as columns."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._found: dict[str, set[str]] = {}
+        self._names: dict[str, set[str]] = {}
         self._note = self._struct(list(schema), "")
 
     def note(self, ndjson: bytes) -> None:
@@ -271,10 +271,10 @@ class FieldNames:
 
     def paths(self) -> frozenset[str]:
         """Return the path of every field, in the form of the table's column names."""
-        return frozenset(prefix + name for prefix, names in self._found.items() for name in names)
+        return frozenset(prefix + name for prefix, names in self._names.items() for name in names)
 
     def _struct(self, columns: Sequence[pa.Field], prefix: str) -> _Note:
-        names = self._found.setdefault(prefix, set())
+        names = self._names.setdefault(prefix, set())
         inner = [
             (column.name, note)
             for column in columns

@@ -99,7 +99,7 @@ class OtherRun:
 
 
 @contextmanager
-def heartbeat(ledger: Ledger, options: RefreshOptions) -> Iterator[None]:
+def ledger_heartbeat(ledger: Ledger, options: RefreshOptions) -> Iterator[None]:
     """Commit to the ledger while inside, where the work itself commits nothing for a while."""
     # At half of the time after which others take an attempt for dead, so that a slow commit still comes in time.
     seconds, over = silence_seconds(options) / 2, threading.Event()
@@ -149,8 +149,8 @@ class Relocations:
 
     def as_begun(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fingerprint with the first address and login in place of the present ones."""
-        found = {key: self._moved_back(value) for key, value in fingerprint.items()}
-        return found if self.upstream is None else {**found, "upstream": self.upstream}
+        original = {key: self._moved_back(value) for key, value in fingerprint.items()}
+        return original if self.upstream is None else {**original, "upstream": self.upstream}
 
     def token(self, text: str | None) -> str | None:
         """Return a page token's JSON; move an address below a former base URL to the present one."""
@@ -168,8 +168,10 @@ class Relocations:
             return
         for ordinal, cursor in book.cursors.items():
             book.cursors[ordinal] = replace(cursor, token=self.token(cursor.token))
-        for ordinal, overlap in book.overlaps.items():
-            book.overlaps[ordinal] = replace(overlap, token_in=self.token(overlap.token_in))
+        for ordinal, state in book.states.items():
+            if (overlap := state.overlap) is not None:
+                overlap = replace(overlap, token_in=self.token(overlap.token_in))
+                book.states[ordinal] = replace(state, overlap=overlap)
 
     def _moved_back(self, value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -2,6 +2,11 @@
 
 The same function runs in an executor's Python worker and, while Spark starts or for a partition that overran a round,
 in the driver.
+
+A task flushes when the waiting pages are a share of the attempt's pages, or when a share of its reading time has
+passed. So a SIGKILL costs a share of the work and never a number of minutes, and the number of files grows with the
+logarithm of the time. Where a store is slower than the API, readers wait a little. On an object store each file costs
+money and some round trips, so there a file has the pages of a second at least, or a megabyte of records.
 """
 
 from __future__ import annotations
@@ -18,10 +23,11 @@ from typing import Any
 import orjson
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
-from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, Beat, Budget, BudgetAddress, BudgetLimiter
+from airflow_provider_rfr.lake.files import FileStore, is_local
+from airflow_provider_rfr.refresh.budget import HEARTBEAT_SECONDS, Budget, BudgetAddress, BudgetLimiter, Heartbeat
 from airflow_provider_rfr.refresh.chains import (
     Chain,
+    ChainState,
     FetchedPage,
     PartitionProgress,
     PartitionWork,
@@ -31,7 +37,6 @@ from airflow_provider_rfr.refresh.chains import (
 from airflow_provider_rfr.refresh.cluster import may_pass, task_attempt, task_error
 from airflow_provider_rfr.refresh.config import secret_values
 from airflow_provider_rfr.refresh.pages import (
-    Flusher,
     FlushLabel,
     FlushWriter,
     PageFile,
@@ -47,6 +52,13 @@ from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 from airflow_provider_rfr.streams.tokens import OwnTokens, TokenOwner
 
 _UNWIND_SECONDS = 0.5
+_WAIT_SECONDS = 0.05
+_SHARE_OF_SECONDS = 0.02
+_SHARE_OF_PAGES = 0.02
+_YOUNG_SHARE_OF_PAGES = 0.005
+_YOUNG_PAGES = 5_000
+_OBJECT_SECONDS = 1.0
+_OBJECT_BYTES = 1024 * 1024
 _MAX_SOURCES_KEPT = 64
 _idle_streams: dict[bytes, list[PagedStream]] = {}
 
@@ -179,8 +191,7 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
     files = [
         file
         for file in uncommitted_files(task.store, task.folder, ())
-        if (file.label.epoch, file.label.round, file.label.task) == (own.epoch, own.round, own.task)
-        and file.label.attempt < own.attempt
+        if file.task == (own.epoch, own.round, own.task) and file.label.attempt < own.attempt
     ]
     works = {work.ordinal: work for work in task.partitions}
     adopted, moved = choose_adopted(task.store, files, {ordinal: work.cursor for ordinal, work in works.items()})
@@ -192,18 +203,111 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
         work = works[ordinal]
         restarts = cursor.chain - work.cursor.chain
         on_chain = [row for row in rows if row["partition_ordinal"] == ordinal and row["chain"] == cursor.chain]
-        seen = (b"" if restarts else work.seen) + seen_marks(on_chain)
+        seen = (b"" if restarts else work.state.seen) + seen_marks(on_chain)
         # Without an overlap check: no page of a chain is requested before its check is done, so the predecessor has
         # done it.
-        work = replace(work, cursor=cursor, seen=seen, restarts=work.restarts + restarts, overlap=None, asked=False)
-        works[ordinal] = work
-        progress.append(PartitionProgress(ordinal, cursor, seen, work.restarts, checked=True))
+        state = ChainState(seen, restarts=work.state.restarts + restarts)
+        works[ordinal] = replace(work, cursor=cursor, state=state)
+        progress.append(PartitionProgress(ordinal, cursor, state))
     last = next(file for file in files if file.location == adopted[-1].location)
     # The first own file names the last adopted one, so that after a kill of the driver the sequence has no gap.
     label = replace(own, sequence=last.label.sequence + 1, previous=last.name)
     left = tuple(work for work in works.values() if not work.cursor.complete)
     figures = TaskFigures(pages=len(rows), records=sum(row["record_count"] for row in rows))
     return replace(task, label=label, partitions=left), TaskResult(tuple(adopted), tuple(progress), figures)
+
+
+class Flusher(threading.Thread):
+    """A thread that flushes when it is due, until stopped; then it flushes the rest.
+
+    :param read_seconds: seconds that the attempt had read before this task began
+    :param read_pages: this task's share of the pages that the attempt had read before
+    """
+
+    # Most flushes are done by the threads that read, between two pages: a thread of its own would first have to get
+    # the interpreter from all of them, which takes longer than the flush. This one is for times when no page arrives.
+
+    def __init__(self, writer: FlushWriter, pages: Scheduler, *, read_seconds: float, read_pages: float) -> None:
+        super().__init__(name="rfr-flush", daemon=True)
+        self._writer = writer
+        self._pages = pages
+        self._seconds_before = read_seconds
+        self._pages_before = read_pages
+        self._began = time.monotonic()
+        self._last = self._began
+        self._is_local = is_local(writer.folder)
+        self._in_write = 0
+        self._over = False
+        self._busy = threading.Lock()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        while not self._over:
+            rest = self._last + self._interval() - time.monotonic()
+            if rest > 0 and not self._pages.full.wait(min(rest, 0.1)):
+                continue
+            self.flush_if_due()
+            # A reader may be flushing: look again soon, but leave it the interpreter.
+            time.sleep(0.002)
+
+    def flush_if_due(self) -> None:
+        """Flush if it is due and no other thread does; where too many pages wait, first wait a little for that thread.
+
+        An error ends the reading, since pages read from then on would be lost; :meth:`finish` raises it.
+        """
+        if not self._due() or self._over or self.error is not None:
+            return
+        at_risk = self._pages.waiting + self._in_write > 2 * self._most_waiting()
+        if not self._busy.acquire(timeout=_WAIT_SECONDS if at_risk else 0):
+            return
+        try:
+            if self._due():
+                self._flush()
+        except BaseException as error:  # noqa: BLE001 - raised by finish()
+            self.error = error
+            self._pages.close()
+        finally:
+            self._busy.release()
+
+    def finish(self) -> None:
+        """Stop, write the rest, and raise the error of the background thread, if there is one."""
+        self._over = True
+        self.join()
+        with self._busy:
+            if self.error is not None:
+                raise self.error
+            self._flush()
+
+    def _interval(self) -> float:
+        """Return the seconds after which a flush is due, however few pages wait."""
+        share = _SHARE_OF_SECONDS * (self._seconds_before + time.monotonic() - self._began)
+        return share if self._is_local else max(share, _OBJECT_SECONDS)
+
+    def _most_waiting(self) -> float:
+        """Return how many pages may wait for a flush: near 2 % of those read, half a percent of the first thousands.
+
+        A young attempt gets the smaller share because its pages in flight and its overlap checks already take the
+        larger part of what a kill may cost.
+        """
+        read = self._pages_before + self._pages.figures.pages
+        return max(_YOUNG_SHARE_OF_PAGES * read, _SHARE_OF_PAGES * (read - _YOUNG_PAGES))
+
+    def _due(self) -> bool:
+        waiting = self._pages.waiting
+        if not waiting:
+            return False
+        seconds = time.monotonic() - self._last
+        if self._pages.full.is_set() or seconds > self._interval():
+            return True
+        is_worth_it = self._is_local or seconds > _OBJECT_SECONDS or self._pages.waiting_bytes >= _OBJECT_BYTES
+        return is_worth_it and waiting >= self._most_waiting()
+
+    def _flush(self) -> None:
+        rows = self._pages.take_ready()
+        self._in_write = len(rows)
+        self._writer.write(rows)
+        self._in_write = 0
+        self._last = time.monotonic()
 
 
 class _Reading:
@@ -243,13 +347,13 @@ class _Reading:
         for thread in self._threads:
             thread.start()
         until = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds
-        while not self._scheduler.closing and not self._join(time.monotonic() + BEAT_SECONDS, or_closed=True):
-            if self._is_over(Beat(*task, *self._scheduler.load())) or time.monotonic() >= until:
+        while not self._scheduler.closing and not self._join(time.monotonic() + HEARTBEAT_SECONDS, or_closed=True):
+            if self._is_over(Heartbeat(*task, *self._scheduler.load())) or time.monotonic() >= until:
                 self._scheduler.close()
         until = time.monotonic() + limits.grace
-        while not self._join(min(until, time.monotonic() + BEAT_SECONDS)) and time.monotonic() < until:
+        while not self._join(min(until, time.monotonic() + HEARTBEAT_SECONDS)) and time.monotonic() < until:
             # The beats continue: they bring the penalties that readers in flight have to keep.
-            self._is_over(Beat(*task, 0, 0))
+            self._is_over(Heartbeat(*task, 0, 0))
         self._stop.set()
         self._join(time.monotonic() + _UNWIND_SECONDS)
 
@@ -294,10 +398,10 @@ class _Reading:
             token=token,
         )
 
-    def _is_over(self, beat: Beat) -> bool:
+    def _is_over(self, heartbeat: Heartbeat) -> bool:
         """Tell whether the reading ends: by the driver, this process, or a sleep in which the refresh was lost."""
         self._limiter.look()
-        return self._stop.is_set() or self._budget.beat(beat) or self._closing.is_set()
+        return self._stop.is_set() or self._budget.heartbeat(heartbeat) or self._closing.is_set()
 
     def _join(self, until: float, *, or_closed: bool = False) -> bool:
         """Tell whether all threads have ended by then.

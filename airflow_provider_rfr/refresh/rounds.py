@@ -25,10 +25,10 @@ from typing import Any
 
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.refresh.budget import (
-    BEAT_SECONDS,
-    Beat,
+    HEARTBEAT_SECONDS,
     BudgetServer,
     DriverBudget,
+    Heartbeat,
     SleepClock,
     StreamBudget,
 )
@@ -71,15 +71,15 @@ class _PrefetchBudget(StreamBudget):
         self._began = time.monotonic()
         self._until: float | None = None
 
-    def beat(self, beat: Beat) -> bool:
+    def heartbeat(self, heartbeat: Heartbeat) -> bool:
         now = time.monotonic()
-        if now - self._began > _DRIVER_SECONDS or beat.bytes > _DRIVER_BYTES:
+        if now - self._began > _DRIVER_SECONDS or heartbeat.bytes > _DRIVER_BYTES:
             self._cluster.start()
         if not self._cluster.ready.is_set():
             return False
         if self._until is None:
             self._until = now + (now - self._began)
-        return self._rest or beat.queued > 0 or now >= self._until
+        return self._rest or heartbeat.queued > 0 or now >= self._until
 
 
 class ReadingThreads:
@@ -95,7 +95,7 @@ class ReadingThreads:
             while not self._free:
                 if given_up():
                     return 0
-                self._changed.wait(BEAT_SECONDS)
+                self._changed.wait(HEARTBEAT_SECONDS)
             taken = min(wanted, self._free)
             self._free -= taken
             return taken
@@ -230,7 +230,9 @@ class StreamReader:
         overran = sorted(n for n in self.book.overran if n not in self.book.failed)[:_SLOW_PAGE_THREADS]
         if self._lane is None and overran:
             # Only for the page that is due, which the driver waits for: those behind it are read in rounds again.
-            task = self._task(_SLOW_PAGE_LANE, overran, threads=len(overran), seconds=BEAT_SECONDS, grace=float("inf"))
+            task = self._task(
+                _SLOW_PAGE_LANE, overran, threads=len(overran), seconds=HEARTBEAT_SECONDS, grace=float("inf")
+            )
             self._lane_ordinals = frozenset(overran)
             budget = StreamBudget(rounds.budget, self.ledger.is_ours)
             self._lane = self._pool.submit(run_round_task, task, budget)
@@ -369,7 +371,7 @@ class Rounds:
                     # Until it knows its partitions.
                     self._wanted[stream] = 1
                     return True
-                self._changed.wait(BEAT_SECONDS)
+                self._changed.wait(HEARTBEAT_SECONDS)
         return False
 
     def dismiss(self, stream: str) -> None:
@@ -492,9 +494,9 @@ class Rounds:
         :param most: tasks in which the round's partitions could be read
         """
         clock, submitted = SleepClock(), self.cluster.submitted
-        while not done.wait(BEAT_SECONDS):
+        while not done.wait(HEARTBEAT_SECONDS):
             # A driver learns at its next commit that it was replaced. One that slept may have been replaced long ago,
-            # so it asks at once. To ask at each beat would load the tables five times a second.
+            # so it asks at once. To ask at each heartbeat would load the tables five times a second.
             lost = clock.slept() and not all(reader.ledger.is_ours() for reader in readers)
             if not (lost or self.stopping.is_set() or self._has_waited(len(readers))):
                 try:

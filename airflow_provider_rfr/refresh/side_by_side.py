@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import RefreshStoppedError
 from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog
-from airflow_provider_rfr.refresh.after_publish import AttemptHistory, HistoryTables
+from airflow_provider_rfr.refresh.after_publish import AttemptHistory
 from airflow_provider_rfr.refresh.budget import DriverBudget
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, secrets_of
@@ -20,6 +20,9 @@ from airflow_provider_rfr.refresh.parents import ParentPages
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.history import History
 
 _log = logging.getLogger("airflow_provider_rfr")
 
@@ -41,7 +44,7 @@ class StreamRuns:
         *,
         stopping: threading.Event,
         report: Callable[[str, RoundReport], None],
-        open_history: Callable[[Catalog], HistoryTables] | None,
+        open_history: Callable[[Catalog], History] | None,
     ) -> None:
         self._config = config
         self._stopping = stopping

@@ -75,9 +75,9 @@ class PastGeneration:
         :raises ValueError: a value is not of its field's type, or is too large to be told
         """
         times = {name: _moment(content[name]) for name in ("opened_at", "ended_at")}
-        found = cls(**{**content, **times})
+        past = cls(**{**content, **times})
         for field in fields(cls):
-            value, kind = getattr(found, field.name), str(field.type)
+            value, kind = getattr(past, field.name), str(field.type)
             if value is None and kind.endswith("| None"):
                 continue
             kind = kind.removesuffix(" | None")
@@ -86,7 +86,7 @@ class PastGeneration:
             if isinstance(value, str):
                 # JSON may hold halves of characters, which no answer can.
                 value.encode()
-        return found
+        return past
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,14 +441,14 @@ class TableStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return all known facts, with None where something is not known."""
-        found = {"table": self.table, "state": self.state.value, "sentence": self.sentence, "ledger": self.ledger}
+        content = {"table": self.table, "state": self.state.value, "sentence": self.sentence, "ledger": self.ledger}
         if self.header is None:
-            return found
+            return content
         header, progress = self.header, Progress.of(self.header)
         is_reading = self.state is State.READING
         times = {name: getattr(header, name) for name in ("opened_at", "committed_at", "progressed_at", "ended_at")}
         return {
-            **found,
+            **content,
             "replace_where": header.replace_where,
             "generation": header.generation,
             "percent": self.percent,

@@ -394,10 +394,10 @@ def _string(value: Any) -> str:
 
 
 def _matched(pattern: re.Pattern[str], value: str) -> re.Match[str]:
-    found = pattern.fullmatch(value)
-    if found is None:
+    match = pattern.fullmatch(value)
+    if match is None:
         raise ValueError
-    return found
+    return match
 
 
 def _instant(value: str) -> str:
@@ -522,7 +522,7 @@ def type_pages(
     pieces = list(reader.read([page for page in pages if page.record_count or len(page.records)]))
     # Not empty_table(), which imports pandas.
     empty = pa.Table.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
-    found = pa.concat_tables(pieces) if pieces else empty
+    columns = pa.concat_tables(pieces) if pieces else empty
     generations, extracted_at, meta = (column.type for column in SYSTEM_COLUMNS)
     counts = np.fromiter((page.record_count for page in pages), np.int64, len(pages))
     times = np.fromiter((page.extracted_at_us for page in pages), np.int64, len(pages))
@@ -535,7 +535,7 @@ def type_pages(
         pa.Array.from_buffers(extracted_at, reader.rows, [None, pa.py_buffer(np.repeat(times, counts))]),
         pa.nulls(reader.rows, meta) if notes is None else arrow_column(notes, meta),
     )
-    table = pa.Table.from_arrays([*found.columns, *system], schema=pa.schema([*schema, *SYSTEM_COLUMNS]))
+    table = pa.Table.from_arrays([*columns.columns, *system], schema=pa.schema([*schema, *SYSTEM_COLUMNS]))
     return TypedRows(table, tuple(reader.offenders), reader.offender_count)
 
 

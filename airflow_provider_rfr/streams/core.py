@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.streams.paged import PagedStream
     from airflow_provider_rfr.streams.tokens import TokenOwner
 
 _log = logging.getLogger(__name__)
@@ -56,13 +55,8 @@ def _own_tokens() -> TokenOwner:
     return OwnTokens()
 
 
-ParentReader: TypeAlias = Callable[["PagedStream"], Iterator[tuple[Mapping[str, Any], "Page"]]]
-
-
-def _read_parent(parent: PagedStream) -> Iterator[tuple[Mapping[str, Any], Page]]:
-    from airflow_provider_rfr.streams.paged import read_all_pages
-
-    return read_all_pages(parent)
+ParentReader: TypeAlias = Callable[[Any], Iterator[tuple[Mapping[str, Any], "Page"]]]
+"""Yields all pages of a parent stream, with their slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +66,13 @@ class ReadContext:
     :ivar limiter: asked before each request
     :ivar stop: once set, reads end at the next request or sleep
     :ivar tokens: obtains the tokens of logins and OAuth2 grants
-    :ivar read_parent: yields all pages of a parent stream, with their slices
+    :ivar read_parent: reads parent streams, where their pages are shared with other streams; None to read the API
     """
 
     limiter: Limiter = field(default_factory=_Unlimited)
     stop: threading.Event = field(default_factory=threading.Event)
     tokens: TokenOwner = field(default_factory=_own_tokens)
-    read_parent: ParentReader = _read_parent
+    read_parent: ParentReader | None = None
 
     def sleep(self, seconds: float) -> None:
         """Wait, unless the reader is stopped.

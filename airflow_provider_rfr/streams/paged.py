@@ -246,6 +246,11 @@ def iter_pages(
         state = page.next
 
 
+def read_parent(parent: PagedStream) -> Iterator[tuple[Mapping[str, Any], Page]]:
+    """Yield all pages of a parent stream, with their slices, as its context says."""
+    return (parent.context.read_parent or read_all_pages)(parent)
+
+
 def read_all_pages(stream: PagedStream) -> Iterator[tuple[Mapping[str, Any], Page]]:
     """Yield all pages of all slices of a stream, with their slices."""
     for stream_slice in stream.stream_slices():

@@ -13,6 +13,7 @@ from typing import Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_rfr import __version__
+from airflow_provider_rfr.exceptions import DeclarationError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.triggers.commit import LastProblem
@@ -95,18 +96,17 @@ class DeployTrigger(BaseEventTrigger):
         """Return a digest of the versions of the packages that declare, and of every file, by name and content."""
         from airflow_provider_rfr.builtins.declarations import GROUP
 
-        found = hashlib.sha256(f"{__version__}/{self.declared_version}/{self.project}".encode())
+        digest = hashlib.sha256(f"{__version__}/{self.declared_version}/{self.project}".encode())
         for point in sorted(entry_points(group=GROUP) if self.project == PROJECT else ()):
-            found.update(f"{point}:{point.dist.version if point.dist is not None else None}".encode())
+            digest.update(f"{point}:{point.dist.version if point.dist is not None else None}".encode())
         for root in map(Path, self.objects):
             files = [root] if root.is_file() else sorted(path for path in root.rglob("*.y*ml") if path.is_file())
             for file in files:
-                found.update(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
-        return found.hexdigest()
+                digest.update(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+        return digest.hexdigest()
 
     def _look(self, digest: str) -> dict[str, Any] | None:
         from airflow_provider_rfr.builtins.plan import exit_code
-        from airflow_provider_rfr.exceptions import DeclarationError
 
         hook = BuiltinsHook(
             self.objects,

@@ -190,7 +190,7 @@ def test_the_rate_of_a_manifest_is_kept_by_all_workers_together_and_ignored_answ
     policy = {"type": "MovingWindowCallRatePolicy", "rates": [rate], "matchers": []}
     source["manifest"]["api_budget"] = {"type": "HTTPAPIBudget", "policies": [policy]}
     api.set_faults({"kind": "error", "status": 200, "path": "/partitions/3/items", "query": {"page": "2"}})
-    # No head start: it would read with one process.
+    # No driver prefetch: it would read with one process.
     config = runner.config(source=source, streams=["items"], options={"concurrency": 4, "head_start": False})
     done = runner.run(config)
     assert "items: at most 5 requests per second, as set by the source" in done.output

@@ -161,7 +161,7 @@ def test_a_small_refresh_costs_few_requests(lake: Lake, runner: Runner, api: Sam
     counts = requests.of_ledger_files()
     puts = sum(method == "PUT" for method, _ in requests.served)
     print("all requests:", Counter(method for method, _ in requests.served), "of ledger files:", counts)
-    # In each second of reading a file for each core and for the head start, and one more at its end.
+    # In each second of reading a file for each core and for the driver prefetch, and one more at its end.
     assert counts["PUT"] <= 3 * (figures["seconds"]["read"] + 1), counts
     assert puts - counts["PUT"] <= 30
     assert counts["GET"] + counts["HEAD"] <= 3 * counts["PUT"], counts

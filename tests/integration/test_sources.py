@@ -175,7 +175,7 @@ def test_one_stream_fails_and_the_others_are_published_through_429_and_short_pag
     left_out = {"kind": "short_page", "path": "/orders", "query": {"offset": "100"}, "records": 5}
     busy = {"kind": "rate_limit", "path": "/partitions/3/items", "after": 4, "times": 1, "retry_after": 2}
     api.set_faults(left_out, busy)
-    # No head start: the tasks of Spark have to tell each other of the pause, over many short rounds.
+    # No driver prefetch: the tasks of Spark have to tell each other of the pause, over many short rounds.
     options = {"head_start": False, "concurrency": 4, "round_seconds": 0.3, "requests_per_second": 20}
     watch = LedgerWatch(lake, "raw.items")
     watch.start()
@@ -201,7 +201,7 @@ def test_one_stream_fails_and_the_others_are_published_through_429_and_short_pag
     log = api.log(path="/partitions/*")
     refused = next(entry for entry in log if entry["status"] == 429)
     retry_at = refused["at"] + refused["seconds"]
-    # Requests that were on their way and the beat that carries the news: then silence, on every thread and task.
+    # Requests that were on their way and the heartbeat that carries the news: then silence, on every thread and task.
     sent = [entry["at"] - retry_at for entry in log if 0.45 < entry["at"] - retry_at < 1.9]
     assert sent == [], "somebody went on although the API asked for a pause"
     assert max(entry["at"] for entry in log) > retry_at + 1.9

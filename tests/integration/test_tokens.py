@@ -1,4 +1,4 @@
-"""Credentials of a refresh on Spark: the driver obtains each token, for the head start and for all tasks."""
+"""Credentials of a refresh on Spark: the driver obtains each token, for the driver prefetch and for all tasks."""
 
 from __future__ import annotations
 

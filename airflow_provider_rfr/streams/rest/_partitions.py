@@ -24,7 +24,7 @@ from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError, model_val
 
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
-from airflow_provider_rfr.streams.paged import AbsentFieldGuard, PagedStream
+from airflow_provider_rfr.streams.paged import AbsentFieldGuard, PagedStream, read_parent
 from airflow_provider_rfr.streams.rest._request import RequestPlace, StreamRequest
 from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
@@ -408,7 +408,7 @@ class SubstreamRouter(PartitionRouter):
         extra_paths = {name: parse_path(path) for name, path in self.extra_fields.items()}
         # Only at the end: any partition of the parent may show that the field exists.
         absent_fields = AbsentFieldGuard(parent.page_size)
-        for parent_slice, page in parent.context.read_parent(parent):
+        for parent_slice, page in read_parent(parent):
             absent_fields.note(page)
             if page.skipped:
                 _log.warning("%s: an ignored page has no children: %s", parent.name, page.skipped)

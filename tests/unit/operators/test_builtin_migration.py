@@ -186,7 +186,9 @@ def test_sinks_send_what_came_since_the_last_run(
 
 def test_the_examples_of_the_documentation_are_read(tmp_path: Path) -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "sinks.md").read_text()
-    (declared,), (program,) = (re.findall(rf"```{each}\n(.*?)```", text, re.DOTALL) for each in ("yaml", "python"))
+    (declared,), (program,) = (
+        re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) for language in ("yaml", "python")
+    )
     (tmp_path / "out.yaml").write_text(declared)
     table = "kind: table\nname: ops.ingest_runs\ncolumns: [{name: id, type: int}]\n"
     (tmp_path / "runs.yaml").write_text(table)

@@ -66,8 +66,8 @@ def run(task: BuiltinMigrationOperator, run_id: str = "r") -> tuple[dict[str, An
     ti = SimpleNamespace(dag_id="migrate", run_id=run_id, task_id="migrate", map_index=-1)
     result = task.execute({"ti": ti, "outlet_events": events})  # type: ignore[typeddict-item]
     aliases = [outlet for outlet in task.outlets if isinstance(outlet, AssetAlias)]
-    told = [each for alias in aliases for each in events[alias].asset_alias_events]
-    return result, {each.dest_asset_key.name: each.extra for each in told}
+    told = [event for alias in aliases for event in events[alias].asset_alias_events]
+    return result, {event.dest_asset_key.name: event.extra for event in told}
 
 
 def deploy(objects: Path, run_id: str = "r") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -165,9 +165,9 @@ def test_a_refresh_waits_until_what_is_declared_is_deployed(lake: Lake, objects:
     ):
         (objects / "orders.yaml").write_text(declared)
         found = declared_sources([str(objects)], project="acme", declared_version="1.0")
-        assert [each.is_deployed() for each in found] == ["retries" in declared] * len(found)
+        assert [source.is_deployed() for source in found] == ["retries" in declared] * len(found)
         deploy(objects)
-        assert all(each.is_deployed() for each in found)
+        assert all(source.is_deployed() for source in found)
 
 
 def run_of(kind: str, *whys: str) -> dict[str, Any]:
@@ -182,11 +182,11 @@ def test_a_run_for_the_first_rows_is_needed_until_they_are_there(lake: Lake, obj
     others.append(run_of("asset_triggered", "created", "emptied"))
     found = only(objects, lake_conn_id="lake")
     deploy(objects)
-    assert all(found.is_needed(**each) for each in (*firsts, *others))
+    assert all(found.is_needed(**run) for run in (*firsts, *others))
     with lake.catalog.load_table("raw.Orders").transaction() as transaction:
         transaction.set_properties({PUBLISHED_PROPERTY: "ledger:1:1"})
-    assert not any(found.is_needed(**each) for each in firsts)
-    assert all(found.is_needed(**each) for each in others)
+    assert not any(found.is_needed(**run) for run in firsts)
+    assert all(found.is_needed(**run) for run in others)
     declare(objects, "schedule: '@daily'")
     assert only(objects, lake_conn_id="lake").is_needed(**run_of("scheduled")), "its time has come"
 
@@ -215,7 +215,7 @@ def test_a_try_whose_predecessor_died_after_the_deploy_sends_the_same_events(
             run(migrate(objects, **arguments))
     result, events = run(migrate(objects, **arguments))
     assert result["sources"] == ["raw.Orders"]
-    assert [each["why"] for each in events.values()] == ["redefined"]
+    assert [event["why"] for event in events.values()] == ["redefined"]
     assert deploy(objects, run_id="later")[1] == {}
 
 

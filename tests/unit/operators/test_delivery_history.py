@@ -26,7 +26,7 @@ CANARY = "canary-7d10ee"
 
 
 def deploy_logs(lake: Lake, folder: Path) -> None:
-    logs = [each for each in load_objects().objects if each.kind is Kind.LOG]
+    logs = [declared for declared in load_objects().objects if declared.kind is Kind.LOG]
     spec = load_objects(logs, entry_points=False)
     store = open_store(f"sqlite:///{folder}/control.db")
     recorded, live = observe(lake.catalog, store, project=spec.project)

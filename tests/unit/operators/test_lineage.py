@@ -33,8 +33,10 @@ def lake(tmp_path: Path) -> LakeDocument:
 def told(lineage: Lineage) -> dict[str, Any]:
     found = facets_of(lineage)
     return {
-        side: [attr.asdict(one, value_serializer=lambda *given: getattr(given[2], "value", given[2])) for one in every]
-        for side, every in {"inputs": found.inputs, "outputs": found.outputs}.items()
+        side: [
+            attr.asdict(item, value_serializer=lambda *field: getattr(field[2], "value", field[2])) for item in items
+        ]
+        for side, items in {"inputs": found.inputs, "outputs": found.outputs}.items()
     }
 
 
@@ -48,7 +50,7 @@ def test_a_published_table_has_rows_columns_snapshot_and_place(lake: LakeDocumen
     facets = table["facets"]
     assert facets["version"]["datasetVersion"] == "41"
     assert facets["lifecycleStateChange"]["lifecycleStateChange"] == "OVERWRITE"
-    columns = [(one["name"], one["type"]) for one in facets["schema"]["fields"]]
+    columns = [(field["name"], field["type"]) for field in facets["schema"]["fields"]]
     assert columns == [("id", "long"), ("at", "timestamptz")]
     [place] = facets["symlinks"]["identifiers"]
     assert (place["namespace"], place["type"]) == ("file", "LOCATION")

@@ -59,9 +59,9 @@ def only(objects: Path) -> _DeclaredView:
 def watched(view: Any) -> list[str]:
     """Tables with a watcher that starts the view's DAG."""
     triggers = [watcher.trigger for asset in view.schedule.asset_condition.objects for watcher in asset.watchers]
-    assert all(isinstance(each, CommitTrigger) and each.lake_conn_id == "lake" for each in triggers)
-    assert len({each.asset for each in triggers}) == len(triggers)
-    return [each.table for each in triggers]
+    assert all(isinstance(trigger, CommitTrigger) and trigger.lake_conn_id == "lake" for trigger in triggers)
+    assert len({trigger.asset for trigger in triggers}) == len(triggers)
+    return [trigger.table for trigger in triggers]
 
 
 def test_a_view_without_a_schedule_is_refreshed_with_each_commit_of_the_tables_below_it(objects: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from airflow_provider_rfr.operators._outcome import (
 )
 from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
+from tests.headers import header_of
 from tests.unit.messages import check_messages
 
 FIGURES = {
@@ -38,10 +38,7 @@ class Reader(LedgerFollower):
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(lambda: LakeSettings("rfr", {}), ("raw.orders",), show=lambda line: None)
-        now = datetime.now(timezone.utc)
-        whole = {"generation": 3, "epoch": 4, "state": RefreshState.PUBLISHED, "read_fingerprint": "a"}
-        whole |= {"publish_fingerprint": "b", "opened_at": now, "committed_at": now, "began_at": now, **fields}
-        self.header = LedgerHeader(**whole)
+        self.header = header_of(generation=3, epoch=4, state=RefreshState.PUBLISHED, **fields)
 
     def _header(self, table: str) -> LedgerHeader:
         return self.header

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,24 +10,12 @@ from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.operators._checkpoints import ProgressMonitor
 from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.refresh.state import LedgerHeader, Progress, RefreshState
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+from tests.headers import NOON, header_of
 
 
 def header(seconds: float = 0.0, **fields: Any) -> LedgerHeader:
-    whole: dict[str, Any] = {
-        "generation": 1,
-        "epoch": 1,
-        "state": RefreshState.OPEN,
-        "read_fingerprint": "a",
-        "publish_fingerprint": "b",
-        "opened_at": NOON,
-        "committed_at": NOON + timedelta(seconds=seconds),
-        "progressed_at": NOON + timedelta(seconds=seconds),
-        "began_at": NOON,
-        "partitions": 8,
-    }
-    return LedgerHeader(**{**whole, **fields})
+    moment = NOON + timedelta(seconds=seconds)
+    return header_of(**{"partitions": 8, "committed_at": moment, "progressed_at": moment, **fields})
 
 
 class FakeLedgers(LedgerFollower):
@@ -131,10 +119,3 @@ def test_a_ledger_that_cannot_be_read_now_is_asked_again_and_named_once_by_the_k
 def test_a_store_that_cannot_be_written_stops_nothing() -> None:
     lines, _ = follow(None, header(1, rounds=1, pages=1), header(2, rounds=2, pages=2), store=BrokenStore())
     assert len(lines) == 2
-
-
-def test_a_checkpoint_holds_numbers_and_times_alone() -> None:
-    _, checkpoints = follow(None, header(1, rounds=1, run_key="dag/run"))
-    values = checkpoints[-1]["tables"]["raw.orders"]
-    assert "run_key" not in values
-    assert not any("fingerprint" in name for name in values)

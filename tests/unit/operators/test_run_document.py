@@ -13,16 +13,16 @@ from airflow_provider_rfr.refresh.config import _AirflowRun
 
 
 @pytest.mark.parametrize(
-    ("more", "logical_date"),
+    ("map_index", "shown", "more", "logical_date"),
     [
-        ({"logical_date": datetime(2026, 3, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, "2026-03-01T00:00:00Z"),
-        ({"logical_date": None}, None),
-        ({}, None),
+        (2, 2, {"logical_date": datetime(2026, 3, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, "2026-03-01T00:00:00Z"),
+        (None, -1, {"logical_date": None}, None),
+        (None, -1, {}, None),
     ],
+    ids=["a mapped task", "a run without a logical date", "a context without one"],
 )
-@pytest.mark.parametrize(("map_index", "shown"), [(2, 2), (None, -1)])
 def test_the_task_is_told_as_webhooks_name_it(
-    more: dict[str, Any], logical_date: str | None, map_index: int | None, shown: int
+    map_index: int | None, shown: int, more: dict[str, Any], logical_date: str | None
 ) -> None:
     ti = SimpleNamespace(dag_id="shop", run_id="manual__1", task_id="group.refresh", map_index=map_index)
     context: Any = {"ti": ti, **more}

@@ -81,23 +81,19 @@ def test_executors_get_the_domain_and_no_airflow(tmp_path: Path) -> None:
     names = zipfile.ZipFile(archive).namelist()
     modules = {"__init__.py", "documents.py", "exceptions.py", "numbers.py", "text.py", "timeouts.py"}
     assert {name.split("/")[1] for name in names} == modules | {"http", "streams", "lake", "refresh"}
-    code = "import sys, airflow_provider_rfr.refresh.engine as m; assert m.__file__.startswith(sys.path[0]), m.__file__"
-    code += "; assert 'airflow' not in sys.modules"
-    environment = {**os.environ, "PYTHONPATH": str(archive)}
-    subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {code}"],
-        check=True,
-        env=environment,
-        cwd=tmp_path,
-    )
+    assert_imports_without_airflow(archive, "airflow_provider_rfr.refresh.engine")
 
 
 def test_a_migration_takes_along_what_it_imports(tmp_path: Path) -> None:
     archive = submit.zip_package(tmp_path, submit._MIGRATION_PARTS)
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import airflow_provider_rfr.builtins.deploy as m"
+    assert_imports_without_airflow(archive, "airflow_provider_rfr.builtins.deploy")
+
+
+def assert_imports_without_airflow(archive: Path, module: str) -> None:
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {module} as m"
     code += "; assert m.__file__.startswith(sys.argv[1]), m.__file__; assert 'airflow' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(archive)}
-    subprocess.run([sys.executable, "-c", code, str(archive)], check=True, env=environment, cwd=tmp_path)
+    subprocess.run([sys.executable, "-c", code, str(archive)], check=True, env=environment, cwd=archive.parent)
 
 
 def test_the_application_is_found() -> None:

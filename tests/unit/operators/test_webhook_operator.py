@@ -26,6 +26,12 @@ pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
 CANARY = "canary-7f3a9c"
 
 
+@pytest.fixture
+def commit(lake: Lake) -> str:
+    """Return the id of the first commit of ``raw.orders``."""
+    return lake.publish("raw.orders")
+
+
 def block(receiver: Receiver, **more: Any) -> dict[str, Any]:
     endpoint = {
         "url": f"{receiver.url}/hook?token={CANARY}",
@@ -106,22 +112,19 @@ def failing(times: int) -> Any:
     return lambda request: (next(answers, 200), b"busy " + CANARY.encode())
 
 
-def test_retries_are_waited_for(lake: Lake, receiver: Receiver) -> None:
-    lake.publish("raw.orders")
+def test_retries_are_waited_for(commit: str, receiver: Receiver) -> None:
     receiver.answer = failing(1)
     assert operator(block(receiver)).execute({}) == counts(enqueued=1, delivered=1, failed=1)
     assert len({request.delivery_id for request in receiver.requests}) == 1
 
 
-def test_not_waiting_leaves_retries_to_the_next_run(lake: Lake, receiver: Receiver) -> None:
-    lake.publish("raw.orders")
+def test_not_waiting_leaves_retries_to_the_next_run(commit: str, receiver: Receiver) -> None:
     receiver.answer = failing(1)
     task = operator(block(receiver), wait=False, slot_seconds=0)
     assert task.execute({}) == counts(enqueued=1, failed=1, pending=1)
 
 
-def test_between_attempts_the_slot_is_free_and_the_counts_go_on(lake: Lake, receiver: Receiver) -> None:
-    lake.publish("raw.orders")
+def test_between_attempts_the_slot_is_free_and_the_counts_go_on(commit: str, receiver: Receiver) -> None:
     receiver.answer = failing(1)
     task = operator(block(receiver), deferrable=True, slot_seconds=0.1)
     with pytest.raises(TaskDeferred) as deferred:
@@ -137,8 +140,7 @@ def test_between_attempts_the_slot_is_free_and_the_counts_go_on(lake: Lake, rece
     assert resumed == counts(enqueued=1, delivered=1, failed=1)
 
 
-def test_without_a_triggerer_the_slot_is_free_between_attempts_too(lake: Lake, receiver: Receiver) -> None:
-    lake.publish("raw.orders")
+def test_without_a_triggerer_the_slot_is_free_between_attempts_too(commit: str, receiver: Receiver) -> None:
     receiver.answer = failing(1)
     task = operator(block(receiver), slot_seconds=0.1)
     with pytest.raises(AirflowRescheduleException) as rescheduled:
@@ -150,8 +152,7 @@ def test_without_a_triggerer_the_slot_is_free_between_attempts_too(lake: Lake, r
     assert task.execute({})["delivered"] == 1
 
 
-def test_a_task_that_is_killed_claims_nothing_more(lake: Lake, receiver: Receiver) -> None:
-    lake.publish("raw.orders")
+def test_a_task_that_is_killed_claims_nothing_more(commit: str, receiver: Receiver) -> None:
     task = operator(block(receiver, maxAttempts=50))
 
     def answer(request: Received) -> tuple[int, bytes]:
@@ -163,13 +164,12 @@ def test_a_task_that_is_killed_claims_nothing_more(lake: Lake, receiver: Receive
     assert len(receiver.requests) == 1
 
 
-def test_what_is_given_up_lets_data_flow_and_is_told(lake: Lake, receiver: Receiver) -> None:
-    commit = lake.publish("raw.orders")
+def test_what_is_given_up_lets_data_flow_and_is_told(commit: str, receiver: Receiver) -> None:
     receiver.answer = lambda request: (400, b"no")
     told: list[Any] = []
     made = operator(block(receiver), on_dead=told.append).execute({})
     assert (made["dead"], made["pending"]) == (1, 0)
-    assert [(each.id, each.status) for each in told] == [(delivery_id(commit, "shop/hook"), 400)]
+    assert [(letter.id, letter.status) for letter in told] == [(delivery_id(commit, "shop/hook"), 400)]
 
 
 def test_with_fail_on_dead_a_delivery_that_is_given_up_turns_the_task_red_once(lake: Lake, receiver: Receiver) -> None:
@@ -181,7 +181,7 @@ def test_with_fail_on_dead_a_delivery_that_is_given_up_turns_the_task_red_once(l
     red = operator(triggers, fail_on_dead=True, on_dead=told.append)
     with raises(AirflowFailException):
         red.execute({})
-    assert [each.key.trigger for each in told] == ["hook"]
+    assert [letter.key.trigger for letter in told] == ["hook"]
     assert red.execute({})["dead"] == 0, "it was told; the next run is red for what is new"
     receiver.answer = lambda request: (200, b"")
     lake.publish("raw.orders")
@@ -189,9 +189,8 @@ def test_with_fail_on_dead_a_delivery_that_is_given_up_turns_the_task_red_once(l
 
 
 def test_with_fail_on_dead_the_task_does_not_wait_for_what_is_pending_before_it_turns_red(
-    lake: Lake, receiver: Receiver
+    commit: str, receiver: Receiver
 ) -> None:
-    lake.publish("raw.orders")
     triggers = block(receiver)
     triggers["config"]["slow"] = block(receiver, retry={"schedule": "standard"})["config"]["hook"]
     receiver.answer = lambda request: (401 if len(receiver.requests) == 1 else 503, b"")
@@ -200,8 +199,7 @@ def test_with_fail_on_dead_the_task_does_not_wait_for_what_is_pending_before_it_
         task.execute({})
 
 
-def test_an_on_dead_that_raises_fails_the_task_and_is_called_again(lake: Lake, receiver: Receiver) -> None:
-    lake.publish("raw.orders")
+def test_an_on_dead_that_raises_fails_the_task_and_is_called_again(commit: str, receiver: Receiver) -> None:
     receiver.answer = lambda request: (400, b"")
 
     def broken(dead: Any) -> None:
@@ -217,9 +215,8 @@ def test_an_on_dead_that_raises_fails_the_task_and_is_called_again(lake: Lake, r
 
 
 def test_a_connection_that_is_not_there_fails_the_task_at_once_and_loses_nothing(
-    lake: Lake, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    commit: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.publish("raw.orders")
     triggers = {"config": {"hook": {"connection": "gone", "payload": {"n": 1}, "maxAttempts": 5}}}
     task = operator(triggers, deferrable=True, slot_seconds=0)
     with raises(AirflowFailException):
@@ -276,8 +273,7 @@ def test_an_endpoint_that_blocks_fails_the_task_without_secrets_once_the_others_
     assert CANARY not in str(failed.value) + caplog.text
 
 
-def test_a_corrected_file_is_used_by_the_next_attempt(lake: Lake, receiver: Receiver, tmp_path: Path) -> None:
-    lake.publish("raw.orders")
+def test_a_corrected_file_is_used_by_the_next_attempt(commit: str, receiver: Receiver, tmp_path: Path) -> None:
     file = tmp_path / "triggers.json"
     file.write_text(json.dumps(block(receiver, headers={"X": "wrong"})))
     receiver.answer = lambda request: (200 if request.headers.get("x") == "right" else 500, b"")
@@ -313,7 +309,7 @@ def test_two_blocks_on_one_table_both_hear_every_commit(
         for task in teams:
             assert task.execute({})["delivered"] == 1
     ids = [heard(receiver, team) for team in ("team_a", "team_b")]
-    assert [len(each) for each in ids] == [4, 4]
+    assert [len(team_ids) for team_ids in ids] == [4, 4]
     assert len({*ids[0], *ids[1]}) == 8
     assert "not in the configuration" not in caplog.text
 
@@ -339,9 +335,8 @@ def test_what_another_block_is_owed_is_no_trigger_that_was_removed(
 
 
 def test_one_file_is_one_block_in_every_dag_and_wherever_it_lies(
-    lake: Lake, receiver: Receiver, tmp_path: Path
+    commit: str, receiver: Receiver, tmp_path: Path
 ) -> None:
-    lake.publish("raw.orders")
     for number, dag_id in enumerate(("one", "two")):
         file = tmp_path / str(number) / "triggers.json"
         file.parent.mkdir()
@@ -415,8 +410,7 @@ def test_a_block_can_t_open_what_the_installation_does_not(
     assert receiver.requests == []
 
 
-def test_each_run_deletes_what_ended_long_ago(lake: Lake, receiver: Receiver) -> None:
-    lake.publish("raw.orders")
+def test_each_run_deletes_what_ended_long_ago(commit: str, receiver: Receiver) -> None:
     assert operator(block(receiver)).execute({})["delivered"] == 1
     store = ControlStoreHook().get_store()
     month = 30 * 86_400_000
@@ -431,9 +425,8 @@ def test_each_run_deletes_what_ended_long_ago(lake: Lake, receiver: Receiver) ->
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
 def test_a_retention_that_is_no_number_of_days_is_refused_before_anything_is_sent(
-    lake: Lake, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, text: str
+    commit: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    lake.publish("raw.orders")
     monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_RETENTION_DAYS", text)
     with raises(ConfigurationError):
         operator(block(receiver)).execute({})
@@ -441,9 +434,8 @@ def test_a_retention_that_is_no_number_of_days_is_refused_before_anything_is_sen
 
 
 def test_a_task_that_dies_after_a_delivery_was_given_up_is_red_in_its_next_try(
-    lake: Lake, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    commit: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.publish("raw.orders")
     receiver.answer = lambda request: (401, b"")
     task = operator(block(receiver), fail_on_dead=True)
     with monkeypatch.context() as patched:

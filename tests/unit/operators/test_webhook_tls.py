@@ -82,7 +82,7 @@ def test_a_token_is_fetched_from_the_same_authority_s_server(
     block = connect(monkeypatch, secure, login="me", password="p", extra={"verify": str(certificates / "ca.pem")})
     block["config"]["hook"] = {"connection": "hooks", "preset": "airflow-dag-run", "with": {"dagId": "d"}}
     assert deliver(block)["delivered"] == 1
-    assert [each.path for each in secure.received] == ["/auth/token", "/api/v2/dags/d/dagRuns"]
+    assert [request.path for request in secure.received] == ["/auth/token", "/api/v2/dags/d/dagRuns"]
 
 
 def test_the_command_line_and_the_form_call_it_too(

@@ -1,4 +1,4 @@
-"""Streams for tests of the engine: every kind of page that can go wrong, without a network."""
+"""Streams and pages for tests of the engine: every kind of page that can go wrong, without a network."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SourceError, TokenExpiredError
+from airflow_provider_rfr.refresh.pages import PageRow, page_row
 from airflow_provider_rfr.streams import NextPage, Page, PagedStream
 
 REQUESTS: list[tuple[int, Any]] = []
 """Partition and token of every page that was asked for in this process."""
 EXPIRED: set[int] = set()
 """Partitions whose token expired already: tasks side by side have streams of their own."""
+
+
+def row_of(page: Page, number: int, token: Any = None, *, ordinal: int = 0, chain: int = 0) -> PageRow:
+    """Return the row of a page that was read in generation 1, epoch 1."""
+    return page_row(page, generation=1, epoch=1, ordinal=ordinal, key="{}", chain=chain, number=number, token=token)
 
 
 class Numbers(PagedStream):

@@ -12,27 +12,21 @@ import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.refresh.chains import Cursor
-from airflow_provider_rfr.refresh.pages import Flusher, FlushLabel, FlushWriter, PageRow, TaskFigures, page_row
+from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, PageRow, TaskFigures
 from airflow_provider_rfr.refresh.partitions import choose_adopted, uncommitted_files
+from airflow_provider_rfr.refresh.round_task import Flusher
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 from tests.soon import wait_until
 from tests.unit.messages import raises
+from tests.unit.refresh.paged_sources import row_of
 
 STORE = FileStore({})
 
 
 def row(page: int, *, ordinal: int = 0, chain: int = 0, last: int = 99) -> PageRow:
     following = NextPage(page + 1) if page < last else Complete()
-    return page_row(
-        Page([{"page": page}], following),
-        generation=1,
-        epoch=1,
-        ordinal=ordinal,
-        key="{}",
-        chain=chain,
-        number=page,
-        token=None if page == 1 else page,
-    )
+    token = None if page == 1 else page
+    return row_of(Page([{"page": page}], following), page, token, ordinal=ordinal, chain=chain)
 
 
 def writer(folder: Path, *, attempt: int = 0, task: int = 0, **label: Any) -> FlushWriter:
@@ -45,26 +39,26 @@ def adopt(folder: Path, cursors: dict[int, Cursor] | None = None, committed: tup
     return choose_adopted(STORE, files, cursors or {0: Cursor(), 1: Cursor()}, committed)[1]
 
 
-def test_a_whole_sequence_is_adopted(tmp_path: Path) -> None:
-    subject = writer(tmp_path)
-    for pages in ((1, 2), (3,), (4, 5)):
+def written(folder: Path, *files: tuple[int, ...], **label: Any) -> FlushWriter:
+    """Return the writer that has written files of these pages."""
+    subject = writer(folder, **label)
+    for pages in files:
         subject.write([row(page) for page in pages])
+    return subject
+
+
+def test_a_whole_sequence_is_adopted(tmp_path: Path) -> None:
+    written(tmp_path, (1, 2), (3,), (4, 5))
     assert adopt(tmp_path)[0] == Cursor(0, 5, "6", False, 5)
 
 
 def test_a_file_that_is_gone_ends_the_sequence_before_it(tmp_path: Path) -> None:
-    subject = writer(tmp_path)
-    for page in (1, 2, 3):
-        subject.write([row(page)])
-    Path(subject.files[1].location).unlink()
+    Path(written(tmp_path, (1,), (2,), (3,)).files[1].location).unlink()
     assert adopt(tmp_path)[0].pages == 1
 
 
 def test_a_torn_file_ends_the_sequence_wherever_it_was_cut(tmp_path: Path) -> None:
-    subject = writer(tmp_path)
-    for page in (1, 2, 3):
-        subject.write([row(page)])
-    torn = Path(subject.files[1].location)
+    torn = Path(written(tmp_path, (1,), (2,), (3,)).files[1].location)
     whole = torn.read_bytes()
     for cut in (*range(0, len(whole), 97), len(whole) - 1):
         torn.write_bytes(whole[:cut])
@@ -74,21 +68,14 @@ def test_a_torn_file_ends_the_sequence_wherever_it_was_cut(tmp_path: Path) -> No
 
 
 def test_of_two_attempts_the_longer_sequence_is_taken_and_never_both(tmp_path: Path) -> None:
-    short, long = writer(tmp_path, attempt=0), writer(tmp_path, attempt=1)
-    for page in (1, 2):
-        short.write([row(page)])
-    for page in (1, 2, 3):
-        long.write([row(page)])
+    written(tmp_path, (1,), (2,), attempt=0)
+    written(tmp_path, (1,), (2,), (3,), attempt=1)
     assert adopt(tmp_path)[0] == Cursor(0, 3, "4", False, 3)
 
 
 def test_an_attempt_that_went_on_from_its_predecessors_files_is_one_sequence_with_them(tmp_path: Path) -> None:
-    first = writer(tmp_path)
-    for page in (1, 2):
-        first.write([row(page)])
-    second = writer(tmp_path, attempt=1, sequence=1, previous=basename(first.files[0].location))
-    for page in (2, 3, 4):
-        second.write([row(page)])
+    first = written(tmp_path, (1,), (2,))
+    written(tmp_path, (2,), (3,), (4,), attempt=1, sequence=1, previous=basename(first.files[0].location))
     assert adopt(tmp_path)[0].pages == 4
 
 
@@ -99,19 +86,16 @@ def test_files_of_several_tasks_are_adopted_side_by_side(tmp_path: Path) -> None
     assert (moved[0].pages, moved[1].pages, moved[1].complete) == (1, 2, True)
 
 
-def test_what_a_late_writer_adds_for_pages_that_are_committed_is_never_adopted(tmp_path: Path) -> None:
-    writer(tmp_path).write([row(1), row(2)])
-    assert adopt(tmp_path, {0: Cursor(0, 2, "3", False, 2)}) == {}
-
-
-def test_a_file_that_does_not_join_on_to_the_committed_pages_is_not_adopted(tmp_path: Path) -> None:
-    writer(tmp_path).write([row(5)])
-    assert adopt(tmp_path, {0: Cursor(0, 3, "4", False, 3)}) == {}
-
-
-def test_a_page_with_another_token_than_the_chain_waits_for_is_not_adopted(tmp_path: Path) -> None:
-    writer(tmp_path).write([row(4)])
-    assert adopt(tmp_path, {0: Cursor(0, 3, '"other"', False, 3)}) == {}
+@pytest.mark.parametrize(
+    ("pages", "cursor"),
+    [((1, 2), Cursor(0, 2, "3", False, 2)), ((5,), Cursor(0, 3, "4")), ((4,), Cursor(0, 3, '"other"'))],
+    ids=["committed pages, by a late writer", "pages behind a gap", "a page with another token than is waited for"],
+)
+def test_what_does_not_continue_the_committed_pages_is_not_adopted(
+    tmp_path: Path, pages: tuple[int, ...], cursor: Cursor
+) -> None:
+    written(tmp_path, pages)
+    assert adopt(tmp_path, {0: cursor}) == {}
 
 
 def test_pages_of_a_restarted_chain_supersede_the_older_ones(tmp_path: Path) -> None:
@@ -120,10 +104,7 @@ def test_pages_of_a_restarted_chain_supersede_the_older_ones(tmp_path: Path) -> 
 
 
 def test_a_committed_file_is_not_adopted_again(tmp_path: Path) -> None:
-    subject = writer(tmp_path)
-    subject.write([row(1)])
-    subject.write([row(2)])
-    committed = (subject.files[0].location,)
+    committed = (written(tmp_path, (1,), (2,)).files[0].location,)
     assert adopt(tmp_path, {0: Cursor(0, 1, "2", False, 1)}, committed)[0].pages == 2
 
 
@@ -159,9 +140,7 @@ class Pages:
         with self._lock:
             self.taken += 1
             page = Page([{"id": self.taken, "text": text}], NextPage(self.taken + 1))
-            self._ready.append(
-                page_row(page, generation=1, epoch=1, ordinal=0, key="{}", chain=0, number=self.taken, token=None)
-            )
+            self._ready.append(row_of(page, self.taken))
 
     def close(self) -> None:
         self.closed = True
@@ -193,11 +172,16 @@ class SlowStore(FileStore):
         return super().write(location, data)
 
 
-def flusher(folder: Path, pages: Pages, store: FileStore | None = None, **options: float) -> Flusher:
-    label = FlushLabel(1, 1, 1, 0, 0, 0)
-    writer = FlushWriter(store or FileStore({}), str(folder), label)
-    settings = {"read_seconds": 1e6, "read_pages": 0.0, **options}
-    return Flusher(writer, pages, **settings)
+def flusher(folder: Path | str, pages: Any, store: FileStore = STORE, **options: float) -> Flusher:
+    writer = FlushWriter(store, str(folder), FlushLabel(1, 1, 1, 0, 0, 0))
+    return Flusher(writer, pages, **{"read_seconds": 1e6, "read_pages": 0.0, **options})
+
+
+def arrive(count: int, pages: Pages, flushing: Flusher) -> None:
+    """Let pages arrive one after another, as a reading thread delivers them."""
+    for _ in range(count):
+        pages.arrive()
+        flushing.flush_if_due()
 
 
 def test_at_no_moment_more_waits_than_the_share_and_few_files_are_written(tmp_path: Path) -> None:
@@ -215,19 +199,15 @@ def test_at_no_moment_more_waits_than_the_share_and_few_files_are_written(tmp_pa
 def test_an_object_store_gets_the_pages_of_a_second_or_a_megabyte_at_once() -> None:
     ObjectStore.sizes.clear()
     pages = Pages()
-    label = FlushLabel(1, 1, 1, 0, 0, 0)
-    flushing = Flusher(FlushWriter(ObjectStore({}), "s3://lake/ledger", label), pages, read_seconds=0.0, read_pages=0.0)
+    flushing = flusher("s3://lake/ledger", pages, ObjectStore({}), read_seconds=0.0)
     began = time.monotonic()
-    for _ in range(500):
-        pages.arrive()
-        flushing.flush_if_due()
+    arrive(500, pages, flushing)
     assert len(ObjectStore.sizes) <= time.monotonic() - began
     pages.arrive("x" * 1024 * 1024)
     flushing.flush_if_due()
     assert pages.waiting == 0
     flushed = len(ObjectStore.sizes)
-    pages.arrive()
-    flushing.flush_if_due()
+    arrive(1, pages, flushing)
     assert len(ObjectStore.sizes) <= flushed + time.monotonic() - began
     flushing._over = True
 
@@ -235,13 +215,9 @@ def test_an_object_store_gets_the_pages_of_a_second_or_a_megabyte_at_once() -> N
 def test_the_attempts_earlier_pages_count(tmp_path: Path) -> None:
     pages = Pages()
     flushing = flusher(tmp_path, pages, read_pages=10_000)
-    for _ in range(100):
-        pages.arrive()
-        flushing.flush_if_due()
+    arrive(100, pages, flushing)
     assert not list(tmp_path.glob("*.parquet"))
-    for _ in range(5):
-        pages.arrive()
-        flushing.flush_if_due()
+    arrive(5, pages, flushing)
     assert len(list(tmp_path.glob("*.parquet"))) == 1
 
 
@@ -283,8 +259,7 @@ def test_what_went_wrong_in_passing_ends_the_reading_and_is_told_at_the_end(tmp_
     pages = Pages()
     flushing = flusher(tmp_path, pages, Broken({}))
     flushing.start()
-    pages.arrive()
-    flushing.flush_if_due()
+    arrive(1, pages, flushing)
     assert pages.closed
     with raises(OSError):
         flushing.finish()

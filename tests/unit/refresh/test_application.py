@@ -62,7 +62,7 @@ class Introspective(PagedStream):
 
 
 class LateSpark(Threads):
-    """A cluster that is ready when the head start is over, so that the driver reads all pages."""
+    """A cluster that is ready when the driver prefetch is over, so that the driver reads all pages."""
 
     context = ui_address = None
     is_local = False
@@ -79,7 +79,7 @@ class LateSpark(Threads):
 
 @pytest.fixture
 def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A document whose refresh the driver does alone, in its head start."""
+    """A document whose refresh the driver does alone, in its driver prefetch."""
     monkeypatch.setattr(application, "Cluster", LateSpark)
     monkeypatch.setattr(application, "stop_on_signals", lambda stop: None)
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_rfr.exceptions import ReadInterrupted, RefreshStoppedError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.refresh import budget as module
-from airflow_provider_rfr.refresh.budget import Beat, BudgetLimiter, BudgetServer, DriverBudget, StreamBudget
+from airflow_provider_rfr.refresh.budget import BudgetLimiter, BudgetServer, DriverBudget, Heartbeat, StreamBudget
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.streams import StateMixin, Stream
@@ -63,7 +63,7 @@ def test_a_penalty_in_one_task_stops_the_other_at_its_next_beat(served: tuple[Dr
     first, second = server.address.connect("numbers"), server.address.connect("numbers")
     first.penalize(500.0)
     assert second.paused() == 0
-    second.beat(Beat("numbers", 1, 0, 0))
+    second.heartbeat(Heartbeat("numbers", 1, 0, 0))
     assert 500 - SOON < second.paused() <= 500
 
 
@@ -87,7 +87,7 @@ def test_a_stranger_without_the_secret_is_not_served(served: tuple[DriverBudget,
     with pytest.raises(AuthenticationError):
         Client(server.address.address, authkey=b"a guess")
     remote = server.address.connect("numbers")
-    assert remote.beat(Beat("numbers", 0, 0, 0)) is False
+    assert remote.heartbeat(Heartbeat("numbers", 0, 0, 0)) is False
 
 
 def test_the_secret_is_in_no_text(served: tuple[DriverBudget, BudgetServer]) -> None:
@@ -97,7 +97,7 @@ def test_the_secret_is_in_no_text(served: tuple[DriverBudget, BudgetServer]) -> 
 def test_a_driver_that_is_gone_ends_the_round(served: tuple[DriverBudget, BudgetServer]) -> None:
     remote = served[1].address.connect("numbers")
     remote.close()
-    assert remote.beat(Beat("numbers", 0, 0, 0)) is True
+    assert remote.heartbeat(Heartbeat("numbers", 0, 0, 0)) is True
 
 
 def test_a_round_ends_when_one_task_idles_while_another_has_partitions_to_share(
@@ -105,12 +105,12 @@ def test_a_round_ends_when_one_task_idles_while_another_has_partitions_to_share(
 ) -> None:
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.05)
     budget = DriverBudget(None)
-    assert budget.beat(Beat("numbers", 0, queued=0, idle=3)) is False
-    assert budget.beat(Beat("numbers", 1, queued=9, idle=0)) is False
+    assert budget.heartbeat(Heartbeat("numbers", 0, queued=0, idle=3)) is False
+    assert budget.heartbeat(Heartbeat("numbers", 1, queued=9, idle=0)) is False
     time.sleep(0.06)
-    assert budget.beat(Beat("numbers", 1, queued=9, idle=0)) is True
+    assert budget.heartbeat(Heartbeat("numbers", 1, queued=9, idle=0)) is True
     budget.open_round([])
-    assert budget.beat(Beat("numbers", 1, queued=9, idle=0)) is False
+    assert budget.heartbeat(Heartbeat("numbers", 1, queued=9, idle=0)) is False
 
 
 def test_a_round_ends_when_a_stream_is_read_so_that_it_can_be_published(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,10 +119,10 @@ def test_a_round_ends_when_a_stream_is_read_so_that_it_can_be_published(monkeypa
     budget.open_round([("short", 0), ("short", 1), ("long", 0)])
     budget.done("short", 0)
     time.sleep(0.06)
-    assert budget.beat(Beat("long", 0, queued=0, idle=0)) is False, "another task still reads it"
+    assert budget.heartbeat(Heartbeat("long", 0, queued=0, idle=0)) is False, "another task still reads it"
     budget.done("short", 1)
     time.sleep(0.06)
-    assert budget.beat(Beat("long", 0, queued=0, idle=0)) is True
+    assert budget.heartbeat(Heartbeat("long", 0, queued=0, idle=0)) is True
 
 
 @pytest.mark.parametrize(("limits", "rate"), [((), None), ((9.0,), 9.0), ((9.0, 5.0, 7.0), 5.0)])
@@ -138,7 +138,7 @@ def test_an_idle_task_ends_no_round_when_there_is_nothing_to_share(monkeypatch: 
     budget = DriverBudget(None)
     budget.done("numbers", 0)
     time.sleep(0.01)
-    assert budget.beat(Beat("numbers", 1, queued=0, idle=0)) is False
+    assert budget.heartbeat(Heartbeat("numbers", 1, queued=0, idle=0)) is False
 
 
 def test_waiting_for_a_permit_ends_when_the_reader_is_stopped() -> None:
@@ -189,7 +189,7 @@ def test_a_peer_that_resets_or_says_nothing_keeps_nobody_waiting(
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             stranger.close()
     served_one = threading.Thread(
-        target=lambda: server.address.connect("numbers").beat(Beat("numbers", 0, 0, 0)), daemon=True
+        target=lambda: server.address.connect("numbers").heartbeat(Heartbeat("numbers", 0, 0, 0)), daemon=True
     )
     served_one.start()
     served_one.join(SOON)

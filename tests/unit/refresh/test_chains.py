@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError
 from airflow_provider_rfr.refresh.chains import (
     Chain,
+    ChainState,
     Cursor,
     FetchedPage,
     OverlapCheck,
@@ -20,8 +21,9 @@ from airflow_provider_rfr.refresh.chains import (
     _PageRequest,
     seen_marks,
 )
-from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, encode_records, page_row
+from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, encode_records
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
+from tests.unit.refresh.paged_sources import row_of
 
 
 def token_at(position: int) -> Any:
@@ -37,21 +39,25 @@ def fetched(
     total: int | None = None,
 ) -> FetchedPage:
     number = request.number
-    following = NextPage(number + 1 if next_token == "default" else next_token) if number < last else Complete()
+    after = NextPage(number + 1 if next_token == "default" else next_token) if number < last else Complete()
     content = [{"page": number}] if records is None else records
-    page = Page(content, following, total_pages=total, received=len(content))
-    row = page_row(
-        page, generation=1, epoch=1, ordinal=0, key="{}", chain=request.chain_number, number=number, token=request.token
-    )
-    return FetchedPage(row, page)
+    return arrived(request, Page(content, after, total_pages=total, received=len(content)))
 
 
-def work(pages: int = 0, token: str | None = None, **more: Any) -> PartitionWork:
-    return PartitionWork(ordinal=0, key="{}", slice={}, cursor=Cursor(pages=pages, token=token), **more)
+def empty(request: _PageRequest) -> FetchedPage:
+    return arrived(request, Page([], Complete(), received=0, unconfirmed=True))
 
 
-def chain(**options: Any) -> Chain:
-    return Chain(work(**options), None, on_repeated_page="fail")
+def arrived(request: _PageRequest, page: Page) -> FetchedPage:
+    return FetchedPage(row_of(page, request.number, request.token, chain=request.chain_number), page)
+
+
+def work(pages: int = 0, token: str | None = None, *, resumed: bool = False, **state: Any) -> PartitionWork:
+    return PartitionWork(0, "{}", {}, Cursor(pages=pages, token=token), ChainState(**state), resumed)
+
+
+def chain(on_repeated_page: str = "fail", **options: Any) -> Chain:
+    return Chain(work(**options), None, on_repeated_page=on_repeated_page)
 
 
 def addressable(**options: Any) -> Chain:
@@ -115,21 +121,6 @@ def test_a_page_asked_for_ahead_does_not_count_when_the_page_before_names_anothe
     assert claim(subject).token == 60
 
 
-def empty(request: _PageRequest) -> FetchedPage:
-    page = Page([], Complete(), received=0, unconfirmed=True)
-    row = page_row(
-        page,
-        generation=1,
-        epoch=1,
-        ordinal=0,
-        key="{}",
-        chain=request.chain_number,
-        number=request.number,
-        token=request.token,
-    )
-    return FetchedPage(row, page)
-
-
 def test_an_empty_page_that_may_have_lost_its_records_is_asked_for_once_more_and_nothing_ahead_of_it() -> None:
     subject = addressable(pages=4, token="5")
     five, six = claim(subject, 8), claim(subject, 8)
@@ -151,11 +142,11 @@ def test_what_a_page_was_asked_for_once_more_is_known_to_the_next_round() -> Non
     five = claim(subject)
     subject.deliver(five, empty(five))
     progress = subject.progress()
-    assert (progress.cursor.pages, progress.asked) == (4, True)
-    later = addressable(pages=progress.cursor.pages, token=progress.cursor.token, asked=progress.asked)
+    assert (progress.cursor.pages, progress.state.asked) == (4, True)
+    later = addressable(pages=progress.cursor.pages, token=progress.cursor.token, asked=progress.state.asked)
     again = claim(later)
     later.deliver(again, empty(again))
-    assert later.complete and not later.progress().asked
+    assert later.complete and not later.progress().state.asked
 
 
 def test_an_empty_page_after_one_that_was_not_full_is_the_end() -> None:
@@ -207,9 +198,8 @@ def test_a_wrong_token_that_an_earlier_attempt_kept_does_not_stop_the_refresh_fo
     first = chain()
     read(first, "back-to-the-start")
     progress = first.progress()
-    resumed = chain(pages=progress.cursor.pages, token=progress.cursor.token, seen=progress.seen)
-    request = claim(resumed)
-    resumed.deliver(request, fetched(request, last=99, next_token="back-to-the-start"))
+    resumed = chain(pages=progress.cursor.pages, token=progress.cursor.token, seen=progress.state.seen)
+    read(resumed, "back-to-the-start")
     assert (resumed.number, resumed.error) == (1, None)
     read(resumed, "a", "b")
     assert resumed.pages == 2
@@ -217,7 +207,7 @@ def test_a_wrong_token_that_an_earlier_attempt_kept_does_not_stop_the_refresh_fo
 
 def test_a_page_with_the_same_records_is_an_error_unless_accepted() -> None:
     for accept in (False, True):
-        subject = Chain(work(), None, on_repeated_page="accept" if accept else "fail")
+        subject = chain("accept" if accept else "fail")
         for _ in range(4):
             if (request := subject.claim(1)) is not None:
                 subject.deliver(request, fetched(request, last=9, records=[{"same": 1}]))
@@ -226,9 +216,8 @@ def test_a_page_with_the_same_records_is_an_error_unless_accepted() -> None:
 
 def test_empty_pages_may_follow_each_other() -> None:
     subject = chain()
-    for _ in range(3):
-        request = claim(subject)
-        subject.deliver(request, fetched(request, last=9, records=[]))
+    for token in "abc":
+        deliver(subject, [], token)
     assert subject.error is None and subject.pages == 3
 
 
@@ -244,8 +233,8 @@ def test_the_overlap_check_comes_first_and_its_policy_decides(policy: str) -> No
     if policy == "fail":
         assert isinstance(subject.error, SourceChangedError) and subject.claim(1) is None
         return
-    following = claim(subject)
-    assert (following.number, following.chain_number) == ((1, 1) if policy == "restart" else (4, 0))
+    after = claim(subject)
+    assert (after.number, after.chain_number) == ((1, 1) if policy == "restart" else (4, 0))
 
 
 def test_an_unchanged_page_lets_the_chain_go_on() -> None:
@@ -254,7 +243,7 @@ def test_an_unchanged_page_lets_the_chain_go_on() -> None:
     request = claim(subject)
     assert subject.check_overlap(request, Page(records, NextPage(4)), "restart") is False
     assert claim(subject).number == 4
-    assert subject.progress().checked
+    assert subject.progress().state.overlap is None
 
 
 def test_what_arrives_for_an_older_chain_does_not_count() -> None:
@@ -266,17 +255,13 @@ def test_what_arrives_for_an_older_chain_does_not_count() -> None:
     assert (first.number, first.token, first.chain_number) == (1, None, 1)
 
 
-def repeated(policy: str, **options: Any) -> Chain:
-    return Chain(work(**options), None, on_repeated_page=policy)
-
-
 def deliver(subject: Chain, records: list[Any], next_token: Any) -> list[PageRow]:
     request = claim(subject)
     return subject.deliver(request, fetched(request, last=1_000, records=records, next_token=next_token))
 
 
 def test_a_page_that_repeats_the_one_before_it_may_be_the_end() -> None:
-    subject = repeated("end")
+    subject = chain("end")
     deliver(subject, [{"id": 1}], "b")
     deliver(subject, [{"id": 2}], "c")
     (row,) = deliver(subject, [{"id": 2}], "d")
@@ -285,30 +270,30 @@ def test_a_page_that_repeats_the_one_before_it_may_be_the_end() -> None:
 
 
 def test_so_may_a_page_that_names_itself_as_the_next_one_and_its_records_count() -> None:
-    subject = repeated("end")
+    subject = chain("end")
     deliver(subject, [{"id": 1}], "b")
     (row,) = deliver(subject, [{"id": 2}], "b")
     assert (row.complete, row.record_count, row.token_out) == (True, 1, None)
 
 
 def test_that_end_is_recognised_by_the_attempt_that_resumes_behind_the_page() -> None:
-    first = repeated("end")
+    first = chain("end")
     rows = deliver(first, [{"id": 1}], "b") + deliver(first, [{"id": 2}], "c")
     marks = seen_marks([asdict(row) for row in rows])
-    subject = repeated("end", pages=2, token='"c"', seen=marks)
+    subject = chain("end", pages=2, token='"c"', seen=marks)
     deliver(subject, [{"id": 2}], "d")
     assert subject.complete and subject.restarts == 0
 
 
 def test_a_page_that_repeats_an_earlier_one_is_no_end() -> None:
-    subject = repeated("end")
+    subject = chain("end")
     for records, token in (([{"id": 1}], "b"), ([{"id": 2}], "c"), ([{"id": 1}], "d")):
         deliver(subject, records, token)
     assert not subject.complete and subject.restarts == 1
 
 
 def test_pages_that_may_repeat_may_not_repeat_for_ever() -> None:
-    subject = repeated("accept")
+    subject = chain("accept")
     while subject.open:
         deliver(subject, [{"same": 1}], f"t{subject.pages}")
     assert isinstance(subject.error, RepeatedPageError) and subject.pages == 101
@@ -323,21 +308,28 @@ def test_a_chain_of_empty_pages_ends_with_an_error_that_keeps_what_was_read() ->
     assert subject.pages == 4 and subject.records == 1
 
 
-def scheduler_of(subject: Chain) -> Scheduler:
-    return Scheduler([subject], window=1, max_bytes=10**9, on_source_change="restart")
+def scheduled(subject: Chain) -> tuple[Scheduler, _PageRequest]:
+    """Return a scheduler of one chain, and the request that it handed out."""
+    scheduler = Scheduler([subject], window=1, max_bytes=10**9, on_source_change="restart")
+    return scheduler, following(scheduler, None)
+
+
+def following(scheduler: Scheduler, last: Chain | None) -> _PageRequest:
+    request = scheduler.next_request(last)
+    assert request is not None
+    return request
 
 
 @pytest.mark.parametrize("status", [400, 404, 410, 422])
 def test_a_cursor_of_an_earlier_attempt_that_is_refused_starts_its_chain_again_once(status: int, caplog: Any) -> None:
     subject = chain(pages=39, token='"old"', resumed=True)
-    scheduler = scheduler_of(subject)
-    request = scheduler.next_request(None)
-    assert request is not None and request.token == "old"
+    scheduler, request = scheduled(subject)
+    assert request.token == "old"
     scheduler.fail(request, SourceError("INVALID_CURSOR", status=status))
     assert subject.error is None and subject.pages == 0 and scheduler.figures.refetched == 39
     assert "probably expired" in caplog.text and "expired_token_status" in caplog.text
-    again = scheduler.next_request(subject)
-    assert again is not None and (again.number, again.token) == (1, None)
+    again = following(scheduler, subject)
+    assert (again.number, again.token) == (1, None)
     scheduler.fail(again, SourceError("still refused", status=status))
     assert isinstance(subject.error, SourceError)
 
@@ -349,20 +341,14 @@ def test_a_cursor_of_an_earlier_attempt_that_is_refused_starts_its_chain_again_o
 )
 def test_any_other_refusal_ends_the_partition(options: dict[str, Any], status: int) -> None:
     subject = chain(pages=39, token='"old"', **options)
-    scheduler = scheduler_of(subject)
-    request = scheduler.next_request(None)
-    assert request is not None
+    scheduler, request = scheduled(subject)
     scheduler.fail(request, SourceError("refused", status=status))
     assert isinstance(subject.error, SourceError) and subject.pages == 39
 
 
 def test_only_the_first_request_of_a_resumed_chain_may_have_an_expired_cursor() -> None:
     subject = chain(pages=2, token='"old"', resumed=True)
-    scheduler = scheduler_of(subject)
-    request = scheduler.next_request(None)
-    assert request is not None
+    scheduler, request = scheduled(subject)
     scheduler.deliver(request, fetched(request, last=99, next_token="new"))
-    following = scheduler.next_request(subject)
-    assert following is not None
-    scheduler.fail(following, SourceError("refused", status=400))
+    scheduler.fail(following(scheduler, subject), SourceError("refused", status=400))
     assert isinstance(subject.error, SourceError) and subject.pages == 3

@@ -10,7 +10,6 @@ import sys
 import threading
 import zipfile
 import zipimport
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,8 +153,14 @@ def test_a_job_with_executors_or_in_the_local_mode_is_not_cancelled(
     assert not context.cancelled.is_set()
 
 
-def results(function: Callable[[Any], Any]) -> list[Any]:
-    return list(_each(function)(iter([1])))
+def result_of(error: Exception) -> Any:
+    """Return what a task that raises this error sends to the driver."""
+
+    def fail(item: Any) -> None:
+        raise error
+
+    [result] = _each(fail)(iter([1]))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -169,10 +174,7 @@ def results(function: Callable[[Any], Any]) -> list[Any]:
     ids=lambda error: type(error).__name__,
 )
 def test_what_a_task_would_meet_again_comes_back_instead_of_being_repeated(error: Exception) -> None:
-    def fail(item: Any) -> None:
-        raise error
-
-    [failure] = results(fail)
+    failure = result_of(error)
     assert isinstance(failure, _TaskFailure)
     assert (type(failure.error), str(failure.error)) == (type(error), str(error))
 
@@ -182,18 +184,12 @@ def test_what_a_task_would_meet_again_comes_back_instead_of_being_repeated(error
     [OSError("AWS Error NETWORK_CONNECTION"), ConnectionResetError(104, "reset"), TimeoutError(), MemoryError()],
 )
 def test_what_may_pass_is_left_to_spark_to_repeat(error: Exception) -> None:
-    def fail(item: Any) -> None:
-        raise error
-
     with pytest.raises(type(error)):
-        results(fail)
+        result_of(error)
 
 
 def test_an_error_that_cant_travel_comes_back_by_its_words() -> None:
-    def fail(item: Any) -> None:
-        raise of_library("somewhere", "OddError", "it is odd")
-
-    [failure] = results(fail)
+    failure = result_of(of_library("somewhere", "OddError", "it is odd"))
     assert str(failure.error) == "a task failed: OddError: it is odd"
 
 

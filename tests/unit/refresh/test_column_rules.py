@@ -116,8 +116,6 @@ def test_an_unknown_type_is_refused_before_a_page_is_read(declare: Any, shop: Sh
 
 
 def test_fingerprints_change_only_with_a_type_that_is_used(declare: Any) -> None:
-    from airflow_provider_rfr.refresh.resume import fingerprints_of
-
     plain = fingerprints_of(Orders({}))
     declare(columns={})
     assert fingerprints_of(Orders({})) == plain
@@ -126,7 +124,7 @@ def test_fingerprints_change_only_with_a_type_that_is_used(declare: Any) -> None
         declare(**change)
         prints = fingerprints_of(Orders({}))
         assert prints.read == plain.read
-        assert prints.publish not in {one.publish for one in seen}
+        assert prints.publish not in {earlier.publish for earlier in seen}
         seen.append(prints)
 
 
@@ -144,7 +142,7 @@ PAGES = [
 
 
 def batch_of(pages: Sequence[tuple[LedgerPage, int]]) -> tuple[list[LedgerPage], list[int]]:
-    return [each for each, _ in pages], [ordinal for _, ordinal in pages]
+    return [page for page, _ in pages], [ordinal for _, ordinal in pages]
 
 
 def test_the_order_of_columns_is_that_of_their_first_page_however_tasks_share_the_pages() -> None:

@@ -16,21 +16,11 @@ from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.partitions import live_pages
 from airflow_provider_rfr.refresh.publish import _commit_summary
-from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
+from tests.headers import header_of
 from tests.unit.messages import raises
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 LATER = NOON + timedelta(minutes=5, microseconds=7)
-HEADER = LedgerHeader(
-    generation=4,
-    epoch=2,
-    state=RefreshState.OPEN,
-    read_fingerprint="r",
-    publish_fingerprint="p",
-    opened_at=NOON,
-    committed_at=NOON,
-    began_at=NOON,
-)
 AIRFLOW = {
     "dag_id": "shop",
     "dag_run_id": "manual__1",
@@ -54,7 +44,8 @@ def config(**run: Any) -> RefreshConfig:
 
 def summary(documents: int = 10, ledger: str = "ledger-1", **run: Any) -> dict[str, str]:
     binding = Binding("raw.orders", "orders", documents, 99)
-    return _commit_summary(ledger, HEADER, config(**run), binding, (NOON, LATER), {"pages-skipped": 0})
+    header = header_of(generation=4, epoch=2)
+    return _commit_summary(ledger, header, config(**run), binding, (NOON, LATER), {"pages-skipped": 0})
 
 
 def event(*args: Any, **run: Any) -> CommitEvent:
@@ -91,13 +82,8 @@ def test_a_commit_without_documents_lists_no_collection_and_no_times() -> None:
 def test_outside_airflow_the_run_s_fields_are_empty_and_the_document_may_name_the_materialization() -> None:
     found = event(materialization_name="acme/orders")
     assert found.target_name == "acme/orders"
-    assert (found.dag_id, found.dag_run_id, found.task_id, found.map_index, found.logical_date) == (
-        "",
-        "",
-        "",
-        None,
-        "",
-    )
+    assert (found.dag_id, found.dag_run_id, found.task_id, found.logical_date) == ("",) * 4
+    assert found.map_index is None
 
 
 def test_no_secret_and_no_second_delivery_id_is_in_the_summary() -> None:

@@ -265,7 +265,7 @@ def test_a_generation_whose_driver_was_killed_before_it_was_marked_is_kept_as_pu
             shop.run(MONDAY)
     assert shop.run(TUESDAY, on_busy="take_over").generation == 2
     assert shop.header.previous_rows == 1
-    assert [(each.outcome, each.rows) for each in shop.header.past] == [("published", 1)]
+    assert [(past.outcome, past.rows) for past in shop.header.past] == [("published", 1)]
 
 
 def test_what_an_attempt_ends_with_is_told_without_secrets(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +321,10 @@ def test_a_publish_gets_through_and_an_append_writes_its_manifest_once(
     snapshot = table.current_snapshot()
     assert snapshot is not None
     assert snapshot.snapshot_id == figures.snapshot_id
-    added = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
-    assert {each.sequence_number for each in added} == {snapshot.sequence_number}
+    added = [
+        manifest for manifest in snapshot.manifests(table.io) if manifest.added_snapshot_id == snapshot.snapshot_id
+    ]
+    assert {manifest.sequence_number for manifest in added} == {snapshot.sequence_number}
     for manifest in added:
         for entry in manifest.fetch_manifest_entry(table.io):
             assert (entry.snapshot_id, entry.sequence_number) == (snapshot.snapshot_id, snapshot.sequence_number)

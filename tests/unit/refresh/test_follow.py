@@ -64,6 +64,7 @@ def test_neither_token_nor_key_nor_address_is_in_it(bench: Bench, ledgers: Ledge
     tables = [ledger.store.read_table(file, columns) for file in ledger.page_files()]
     assert ledgers.poll()
     shown = json.dumps(ledgers.checkpoint())
+    assert "fingerprint" not in shown and "run_key" not in shown
     private = {text for table in tables for column in table.columns for text in column.to_pylist() if text}
     assert private
     assert not [text for text in private if len(text) > 2 and text in shown]

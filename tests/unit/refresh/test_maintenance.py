@@ -18,7 +18,7 @@ from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import after_publish
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, drop_part_ledgers, maintain, part_ledgers
-from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
+from airflow_provider_rfr.refresh.config import parse_options
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import RefreshState
 
@@ -60,8 +60,8 @@ def tidied(catalog: SqlCatalog, **options: Any) -> RefreshFigures:
 
 
 def ledgers(catalog: SqlCatalog) -> list[str]:
-    found = (each.header for each in part_ledgers(catalog, NAME))
-    return sorted(each.replace_where or "" for each in found if each is not None)
+    headers = (ledger.header for ledger in part_ledgers(catalog, NAME))
+    return sorted(header.replace_where or "" for header in headers if header is not None)
 
 
 def let_all_go(catalog: SqlCatalog, **more: str) -> None:
@@ -156,7 +156,7 @@ def test_an_unfinished_part_is_kept_for_as_long_as_it_may_be_resumed(
     ledger_of(catalog, "day = '2026-01-02'", published=False)
     days_later(monkeypatch, 1)
     dropped = drop_part_ledgers(catalog, NAME, 0.0)
-    assert [each.header.replace_where for each in dropped if each.header] == ["day = '2026-01-01'"]
+    assert [ledger.header.replace_where for ledger in dropped if ledger.header] == ["day = '2026-01-01'"]
     assert ledgers(catalog) == ["day = '2026-01-02'"]
 
 
@@ -198,8 +198,3 @@ def test_each_publish_looks_at_a_few_of_many_ledgers(catalog: SqlCatalog, monkey
     monkeypatch.setattr(after_publish, "_SAMPLE", 2)
     tidied(catalog, replace_where="day = '1'")
     assert len(ledgers(catalog)) == 3
-
-
-def test_the_option_is_yes_no_or_by_who_made_the_table() -> None:
-    assert RefreshOptions().expire is None
-    assert parse_options({"expire": False}).expire is False

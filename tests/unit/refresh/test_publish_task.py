@@ -12,7 +12,7 @@ from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, load_fi
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, target_schema
 from airflow_provider_rfr.refresh import publish_task
-from airflow_provider_rfr.refresh.pages import page_row, write_rows
+from airflow_provider_rfr.refresh.pages import write_rows
 from airflow_provider_rfr.refresh.publish_task import (
     KeySearch,
     LedgerFiles,
@@ -22,6 +22,7 @@ from airflow_provider_rfr.refresh.publish_task import (
     find_losers,
 )
 from airflow_provider_rfr.streams import NextPage, Page
+from tests.unit.refresh.paged_sources import row_of
 
 STORE = FileStore({})
 ROWS = pa.schema([("order-no", pa.int64()), ("nest", pa.struct([("a b", pa.string())])), ("1st", pa.string())])
@@ -66,12 +67,11 @@ def test_columns_whose_names_files_can_not_hold_survive_being_keys_and_being_wri
 def ledger_file(location: Path, *pages: tuple[int, int, int, int]) -> str:
     """A ledger file with pages: ordinal, chain, number, and bytes of records."""
     rows = [
-        page_row(
-            Page([{"a": "x" * (size - 8)}] if size else [], NextPage(number + 1)),
-            generation=1, epoch=1, ordinal=ordinal, key=f"{ordinal}", chain=chain, number=number, token=None,
+        row_of(
+            Page([{"a": "x" * (size - 8)}] if size else [], NextPage(number + 1)), number, ordinal=ordinal, chain=chain
         )
         for ordinal, chain, number, size in pages
-    ]  # fmt: skip
+    ]
     write_rows(STORE, str(location), rows, footer="{}")
     return str(location)
 
@@ -84,7 +84,7 @@ def test_live_pages_come_in_batches_of_which_only_a_single_page_is_too_large(
     second = ledger_file(tmp_path / "2.parquet", (1, 0, 1, 50), (1, 1, 1, 150), (0, 0, 4, 0), (0, 0, 5, 30))
     batches = LedgerFiles(STORE, (first, second), {1: 1}).batches()
     found = [
-        [(ordinal, each.page, len(each.records)) for each, ordinal in zip(*batch, strict=True)] for batch in batches
+        [(ordinal, page.page, len(page.records)) for page, ordinal in zip(*batch, strict=True)] for batch in batches
     ]
     assert found == [[(0, 1, 40), (0, 2, 60)], [(0, 3, 40)], [(1, 1, 150)], [(0, 5, 30)]]
 

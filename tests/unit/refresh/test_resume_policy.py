@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -9,12 +10,13 @@ import orjson
 import pytest
 
 from airflow_provider_rfr.exceptions import RefreshBusyError
-from airflow_provider_rfr.refresh.chains import Cursor, OverlapCheck
+from airflow_provider_rfr.refresh.chains import ChainState, Cursor, OverlapCheck
 from airflow_provider_rfr.refresh.config import RefreshOptions, _Address
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.resume import Fingerprints, Opening, OtherRun, Relocations, decide, fingerprints_of
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.streams.loader import load_stream
+from tests.headers import header_of
 from tests.unit.messages import raises
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -24,21 +26,10 @@ STREAM = load_stream({"definition": DEFINITION}, "orders")
 
 
 def header(**changes: Any) -> LedgerHeader:
-    values: dict[str, Any] = {
-        "generation": 4,
-        "epoch": 2,
-        "state": RefreshState.OPEN,
-        "read_fingerprint": "read",
-        "publish_fingerprint": "publish",
-        "opened_at": NOW - timedelta(hours=3),
-        "committed_at": NOW - timedelta(hours=1),
-        "began_at": NOW - timedelta(hours=2),
-        "progressed_at": NOW - timedelta(hours=1),
-        "partitions": 10,
-        "partitions_done": 6,
-        "run_key": "run-1",
-    }
-    return LedgerHeader(**{**values, **changes})
+    counts = {"generation": 4, "epoch": 2, "partitions": 10, "partitions_done": 6, "run_key": "run-1"}
+    ages = {"opened_at": 3, "began_at": 2, "committed_at": 1, "progressed_at": 1}
+    times = {name: NOW - timedelta(hours=hours) for name, hours in ages.items()}
+    return header_of(**{**counts, **times, **changes})
 
 
 def opening(
@@ -56,55 +47,50 @@ def test_the_first_refresh_opens_a_generation() -> None:
     assert opening(None) is Opening.NEW
 
 
-def test_an_open_generation_is_resumed_by_a_retry_and_by_the_next_run() -> None:
-    assert opening(header()) is Opening.RESUME
-    assert opening(header(), run_key="run-2") is Opening.RESUME
-    assert opening(header(), run_key=None) is Opening.RESUME
+PUBLISHED = header(state=RefreshState.PUBLISHED, snapshot_id=7)
+KEYLESS = header(run_key=None)
+SOURCE, SCHEMA = Fingerprints("other", "publish", "rules"), Fingerprints("read", "other", "others")
 
 
-def test_a_retry_after_the_publish_returns_it_and_the_next_run_reads_anew() -> None:
-    published = header(state=RefreshState.PUBLISHED, snapshot_id=7)
-    assert opening(published) is Opening.PUBLISHED
-    assert opening(published, run_key="run-2") is Opening.NEW
-    assert opening(published, run_key=None) is Opening.NEW
-
-
-def test_a_generation_that_is_on_the_target_but_not_marked_is_not_published_again() -> None:
-    assert opening(header(), on_target=True) is Opening.PUBLISHED
-    assert opening(header(), on_target=True, run_key=None) is Opening.PUBLISHED
-    assert opening(header(), on_target=True, run_key="run-2") is Opening.NEW
-
-
-@pytest.mark.parametrize("prints", [Fingerprints("other", "publish", "rules"), Fingerprints("read", "other", "others")])
-def test_a_retry_with_another_source_or_schema_reads_anew_what_its_run_published(prints: Fingerprints) -> None:
-    assert opening(header(state=RefreshState.PUBLISHED, snapshot_id=7), prints) is Opening.NEW
-    assert opening(header(), prints, on_target=True) is Opening.NEW
-    assert opening(header(run_key=None), prints, run_key=None, on_target=True) is Opening.NEW
-
-
-def test_force_restart_reads_anew_what_a_killed_run_without_a_key_published() -> None:
-    assert opening(header(run_key=None), run_key=None, on_target=True, force_restart=True) is Opening.NEW
-    assert opening(header(), on_target=True, force_restart=True) is Opening.PUBLISHED, "this run restarted already"
-
-
-def test_another_source_or_page_size_opens_a_new_generation() -> None:
-    assert opening(header(), Fingerprints("other", "publish", "rules")) is Opening.NEW
-
-
-def test_another_schema_opens_a_new_generation_unless_everything_was_read() -> None:
-    changed = Fingerprints("read", "other", "others")
-    assert opening(header(), changed) is Opening.NEW
-    assert opening(header(partitions_done=10), changed) is Opening.RESUME
-
-
-def test_a_generation_that_stood_still_too_long_is_abandoned() -> None:
-    assert opening(header(), resume_within=3599) is Opening.NEW
-    assert opening(header(), resume_within=3601) is Opening.RESUME
-
-
-def test_force_restart_restarts_once_a_run_and_not_at_each_retry() -> None:
-    assert opening(header(), run_key="run-2", force_restart=True) is Opening.NEW
-    assert opening(header(run_key="run-2"), run_key="run-2", force_restart=True) is Opening.RESUME
+@pytest.mark.parametrize(
+    ("found", "attempt", "expected"),
+    [
+        pytest.param(header(), {}, "resume", id="a retry resumes an open generation"),
+        pytest.param(header(), {"run_key": "run-2"}, "resume", id="so does the next run"),
+        pytest.param(header(), {"run_key": None}, "resume", id="so does a run outside of Airflow"),
+        pytest.param(PUBLISHED, {}, "published", id="a retry after the publish returns it"),
+        pytest.param(PUBLISHED, {"run_key": "run-2"}, "new", id="the next run reads again"),
+        pytest.param(PUBLISHED, {"run_key": None}, "new", id="so does one outside of Airflow"),
+        pytest.param(header(), {"on_target": True}, "published", id="on the target and not marked"),
+        pytest.param(header(), {"on_target": True, "run_key": None}, "published", id="... by a killed run"),
+        pytest.param(header(), {"on_target": True, "run_key": "run-2"}, "new", id="... for the next run"),
+        *(
+            pytest.param(found, {"prints": prints, **more}, "new", id=f"published ({name}), and another {what} since")
+            for what, prints in (("source", SOURCE), ("schema", SCHEMA))
+            for name, found, more in (
+                ("marked", PUBLISHED, {}),
+                ("on the target", header(), {"on_target": True}),
+                ("without a key", KEYLESS, {"run_key": None, "on_target": True}),
+            )
+        ),
+        pytest.param(
+            *(KEYLESS, {"run_key": None, "on_target": True, "force_restart": True}, "new"),
+            id="force_restart after a killed run without a key",
+        ),
+        pytest.param(header(), {"on_target": True, "force_restart": True}, "published", id="this run has restarted"),
+        pytest.param(header(), {"run_key": "run-2", "force_restart": True}, "new", id="force_restart of the next run"),
+        pytest.param(header(), {"force_restart": True}, "resume", id="force_restart restarts once a run"),
+        pytest.param(header(), {"prints": SOURCE}, "new", id="another source or page size"),
+        pytest.param(header(), {"prints": SCHEMA}, "new", id="another schema"),
+        pytest.param(header(partitions_done=10), {"prints": SCHEMA}, "resume", id="another schema, and all is read"),
+        pytest.param(header(), {"resume_within": 3599}, "new", id="no progress for too long"),
+        pytest.param(header(), {"resume_within": 3601}, "resume", id="progress in time"),
+    ],
+)
+def test_an_attempt_resumes_the_newest_generation_or_opens_one_or_has_nothing_to_do(
+    found: LedgerHeader, attempt: dict[str, Any], expected: str
+) -> None:
+    assert opening(found, **attempt) is Opening(expected)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +166,10 @@ def works() -> bool:
     return False
 
 
-def busy(*, run_key: str | None = SECOND, on_busy: str = "wait", **changes: Any) -> str | None:
-    found = header(**{"run_key": FIRST, "committed_at": NOW, **changes})
-    return other_run(run_key, on_busy=on_busy).must_wait(found, lambda: found.ended_at is not None, NOW)
+def busy(own: Mapping[str, Any] | None = None, **holder: Any) -> str | None:
+    """Return what a run with these options is told of the run that holds the generation."""
+    found = header(**{"run_key": FIRST, "committed_at": NOW, **holder})
+    return other_run(**(own or {})).must_wait(found, lambda: found.ended_at is not None, NOW)
 
 
 def test_another_run_that_commits_is_waited_for_and_named() -> None:
@@ -213,49 +200,40 @@ def test_each_new_commit_of_the_holder_begins_the_silence_anew() -> None:
         clock.now += 80
 
 
-def test_a_commit_of_yesterday_is_nobodys_sign_of_life() -> None:
-    assert busy(committed_at=NOW - timedelta(hours=20)) is None
-
-
-@pytest.mark.parametrize("done", [6, 10])
-def test_an_attempt_that_said_that_it_ended_is_not_waited_for(done: int) -> None:
-    assert busy(ended_at=NOW, partitions_done=done) is None
-    assert busy(ended_at=NOW, partitions_done=done, on_busy="fail") is None
-
-
 @pytest.mark.parametrize(
-    "key", [FIRST, f"shop/scheduled-1/refresh/-1/{START}-1", f"shop/scheduled-1/refresh/-1/{LATER}-0"]
+    ("own", "holder", "waits"),
+    [
+        pytest.param({}, {"committed_at": NOW - timedelta(hours=20)}, False, id="its last commit is of yesterday"),
+        pytest.param({}, {"ended_at": NOW}, False, id="it said that it ended"),
+        pytest.param({}, {"ended_at": NOW, "partitions_done": 10}, False, id="it ended at its publish"),
+        pytest.param({"on_busy": "fail"}, {"ended_at": NOW}, False, id="it ended, and on_busy is fail"),
+        pytest.param({}, {"state": RefreshState.PUBLISHED}, False, id="it has published"),
+        pytest.param({"run_key": FIRST}, {}, False, id="a retry of the same task"),
+        pytest.param({"run_key": f"shop/scheduled-1/refresh/-1/{START}-1"}, {}, False, id="a clear of the same task"),
+        pytest.param({"run_key": f"shop/scheduled-1/refresh/-1/{LATER}-0"}, {}, False, id="the run began again"),
+        pytest.param({"run_key": f"shop/scheduled-1/refresh/3/{START}-0"}, {}, True, id="another mapped task"),
+        pytest.param({"run_key": "tuesday"}, {}, True, id="a user's own key"),
+        pytest.param({"run_key": "tuesday"}, {"run_key": "monday"}, True, id="two keys of a user's own"),
+        pytest.param({"run_key": "monday"}, {"run_key": "monday"}, False, id="the same key of a user's own"),
+        pytest.param({"run_key": None}, {}, True, id="a laptop, and a run of Airflow"),
+        pytest.param({"run_key": None}, {"run_key": None}, False, id="a laptop, and what it began"),
+        pytest.param({"run_key": FIRST}, {"run_key": None}, True, id="a run of Airflow, and a laptop"),
+    ],
 )
-def test_a_retry_and_a_clear_of_the_same_task_go_on_at_once(key: str) -> None:
-    assert busy(run_key=key) is None
+def test_only_another_run_that_may_be_alive_is_waited_for(
+    own: dict[str, Any], holder: dict[str, Any], waits: bool
+) -> None:
+    assert (busy(own, **holder) is not None) is waits
 
 
-def test_mapped_tasks_of_one_run_are_strangers_to_each_other() -> None:
-    assert busy(run_key=f"shop/scheduled-1/refresh/3/{START}-0") is not None
-
-
-def test_keys_of_a_user_s_own_are_compared_whole() -> None:
-    assert busy(run_key="tuesday") is not None
-    assert other_run("tuesday").must_wait(header(run_key="monday", committed_at=NOW), works, NOW) is not None
-    assert other_run("monday").must_wait(header(run_key="monday", committed_at=NOW), works, NOW) is None
-
-
-def test_a_laptop_goes_on_with_what_it_began_and_not_with_airflow_s() -> None:
-    assert busy(run_key=None) is not None
-    nobody: LedgerHeader = header(run_key=None, committed_at=NOW)
-    assert other_run(None).must_wait(nobody, works, NOW) is None
-    assert other_run(FIRST).must_wait(nobody, works, NOW) is not None
-
-
-def test_nobody_is_at_a_published_refresh_or_at_none() -> None:
-    assert busy(state=RefreshState.PUBLISHED) is None
+def test_nobody_is_at_a_refresh_that_was_never_opened() -> None:
     assert other_run(FIRST).must_wait(None, works, NOW) is None
 
 
 def test_on_busy_says_fail_or_take_over() -> None:
     with raises(RefreshBusyError):
-        busy(on_busy="fail")
-    assert busy(on_busy="take_over") is None
+        busy({"on_busy": "fail"})
+    assert busy({"on_busy": "take_over"}) is None
 
 
 MOVED_API: dict[str, Any] = {
@@ -321,8 +299,8 @@ def test_an_address_that_begins_with_another_one_is_not_moved_twice() -> None:
 def test_cursors_and_overlap_checks_of_a_resumed_refresh_move_along() -> None:
     book = PartitionBook(["a", "b"], ["{}", "{}"])
     book.cursors = {0: Cursor(pages=1, token=f'"{ONE}/2"', records=5), 1: Cursor(pages=9, complete=True)}
-    book.overlaps = {0: OverlapCheck(f'"{ONE}/1"', "sum")}
+    book.states = {0: ChainState(overlap=OverlapCheck(f'"{ONE}/1"', "sum")), 1: ChainState()}
     Relocations.of([_Address(base_url=ONE), _Address(base_url=TWO)]).follow(book)
     assert book.cursors[0] == Cursor(pages=1, token=f'"{TWO}/2"', records=5)
     assert book.cursors[1].token is None
-    assert book.overlaps[0] == OverlapCheck(f'"{TWO}/1"', "sum")
+    assert book.states == {0: ChainState(overlap=OverlapCheck(f'"{TWO}/1"', "sum")), 1: ChainState()}

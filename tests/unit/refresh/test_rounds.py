@@ -313,6 +313,18 @@ def test_an_attempt_that_is_taken_over_before_it_trims_can_not_commit_after_that
     assert not commits(first)
 
 
+def task_of(
+    ledger: Ledger, book: PartitionBook, source: dict[str, Any], stream: str = "numbers", threads: int = 2, **label: int
+) -> RoundTask:
+    """Return a task with all partitions, which ends when they are read or when its round is closed."""
+    return RoundTask(
+        source=source, stream=stream, store=ledger.store, folder=ledger.folder,
+        label=replace(FlushLabel(1, 1, 0, 0, 0, 0), **label),
+        limits=RoundLimits(threads, seconds=None, bytes=10**9), partitions=tuple(map(book.work, range(len(book)))),
+        on_source_change="restart", on_repeated_page="fail", infers=True,
+    )  # fmt: skip
+
+
 def commits(ledger: Ledger) -> bool:
     try:
         ledger.commit([])
@@ -324,16 +336,11 @@ def commits(ledger: Ledger) -> bool:
 def test_a_task_that_runs_again_goes_on_from_its_predecessors_files(bench: Bench) -> None:
     source = bench.source(partitions=2, pages=12, seconds=0.02)
     ledger, book = bench.open(source)
-    limits = RoundLimits(threads=2, seconds=0.15, bytes=10**9)
-    first = RoundTask(
-        source=source, stream="numbers", store=ledger.store, folder=ledger.folder, label=FlushLabel(1, 1, 0, 0, 0, 0),
-        limits=limits, partitions=(book.work(0), book.work(1)), on_source_change="restart", on_repeated_page="fail",
-        infers=True,
-    )  # fmt: skip
+    again = task_of(ledger, book, source, attempt=1)
+    first = replace(again, label=replace(again.label, attempt=0), limits=replace(again.limits, seconds=0.15))
     before = run_round_task(first, DriverBudget(None))
     REQUESTS.clear()
-    second = replace(first, label=replace(first.label, attempt=1), limits=replace(limits, seconds=None))
-    result = run_round_task(second, DriverBudget(None))
+    result = run_round_task(again, DriverBudget(None))
     assert {file.location for file in before.files} <= {file.location for file in result.files}
     assert result.figures.pages == 24
     asked = [token for _, token in REQUESTS if (token or 1) <= 12]
@@ -350,11 +357,7 @@ def test_an_empty_page_is_asked_for_twice_also_where_no_task_reads_more_than_one
     closing = threading.Event()
     closing.set()
     for number in range(60):
-        task = RoundTask(
-            source=source, stream="emptied", store=ledger.store, folder=ledger.folder,
-            label=FlushLabel(1, 1, number, 0, 0, 0), limits=RoundLimits(threads=1, seconds=None, bytes=10**9),
-            partitions=(book.work(0),), on_source_change="restart", on_repeated_page="fail", infers=True,
-        )  # fmt: skip
+        task = task_of(ledger, book, source, "emptied", threads=1, round=number)
         result = run_round_task(task, DriverBudget(None), closing)
         for progress in result.progress:
             book.apply(progress)
@@ -386,15 +389,7 @@ def test_a_file_on_another_machines_disk_is_not_committed(bench: Bench) -> None:
 def test_two_attempts_of_one_task_at_once_count_once(bench: Bench) -> None:
     source = bench.source(partitions=2, pages=10, seconds=0.01)
     ledger, book = bench.open(source)
-    limits = RoundLimits(threads=2, seconds=None, bytes=10**9)
-    tasks = [
-        RoundTask(
-            source=source, stream="numbers", store=ledger.store, folder=ledger.folder,
-            label=FlushLabel(1, 1, 0, 0, attempt, 0), limits=limits, partitions=(book.work(0), book.work(1)),
-            on_source_change="restart", on_repeated_page="fail", infers=True,
-        )
-        for attempt in (0, 1)
-    ]  # fmt: skip
+    tasks = [task_of(ledger, book, source, attempt=attempt) for attempt in (0, 1)]
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda task: run_round_task(task, DriverBudget(None)), tasks))
     for progress in results[1].progress:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,13 @@ from airflow_provider_rfr.refresh.state import (
     read_header,
     state_of,
 )
+from tests.headers import NOON, header_of
 from tests.soon import PATIENCE
 from tests.strict_commits import write_page
 from tests.unit.messages import check_messages
 
 NAME = "raw.orders"
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
 @pytest.fixture
@@ -68,45 +67,41 @@ def told(catalog: Catalog, where: str | None = None, *, later: float = 0.0) -> T
 
 
 def header(seconds: float = 0.0, **fields: Any) -> LedgerHeader:
-    whole: dict[str, Any] = {"generation": 1, "epoch": 1, "state": RefreshState.OPEN, "partitions": 8}
-    whole |= {"read_fingerprint": "a", "publish_fingerprint": "b", "opened_at": NOON, "began_at": NOON}
-    return LedgerHeader(**{**whole, "committed_at": NOON + timedelta(seconds=seconds), **fields})
+    return header_of(**{"partitions": 8, "committed_at": after(seconds), **fields})
 
 
 def after(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def test_an_attempt_that_commits_reads_and_then_publishes() -> None:
-    assert state_of(header(), after(89)) is State.READING
-    assert state_of(header(partitions_done=8), after(89)) is State.PUBLISHING
+READ = {"partitions_done": 8}
+FAILURE = {"ended_at": after(5), "outcome": "failed", "error": "SourceError: 503"}
+STOP = {**FAILURE, "outcome": "stopped"}
 
 
-def test_an_attempt_that_is_silent_for_longer_than_it_may_be_was_interrupted() -> None:
-    assert state_of(header(), after(91)) is State.INTERRUPTED
-    assert state_of(header(partitions_done=8), after(91)) is State.INTERRUPTED
-    assert state_of(header(silence=600.0), after(599)) is State.READING
-
-
-def test_signs_of_life_without_a_page_are_no_progress() -> None:
-    assert state_of(header(901), after(901)) is State.STALE
-    assert state_of(header(901, progressed_at=after(60)), after(902)) is State.READING
-    assert state_of(header(901, silence=3600.0), after(901)) is State.READING
-    # The publish shows no progress in the ledger.
-    assert state_of(header(901, partitions_done=8), after(901)) is State.PUBLISHING
-
-
-def test_an_end_that_was_said_is_a_failure_or_a_wait_however_old() -> None:
-    failed = header(5, ended_at=after(5), outcome="failed", error="SourceError: 503")
-    assert state_of(failed, after(6)) is State.FAILED
-    assert state_of(failed, after(1e7)) is State.FAILED
-    stopped = replace(failed, outcome="stopped")
-    assert state_of(stopped, after(86_400)) is State.WAITING
-    assert state_of(stopped, after(86_406)) is State.STALE
-
-
-def test_a_clock_behind_the_driver_s_makes_nobody_dead() -> None:
-    assert state_of(header(), after(-3600)) is State.READING
+@pytest.mark.parametrize(
+    ("committed", "fields", "now", "expected"),
+    [
+        pytest.param(0, {}, 89, State.READING, id="it commits"),
+        pytest.param(0, READ, 89, State.PUBLISHING, id="it commits, and all is read"),
+        pytest.param(0, {}, 91, State.INTERRUPTED, id="it is silent for too long"),
+        pytest.param(0, READ, 91, State.INTERRUPTED, id="it is silent for too long, and all is read"),
+        pytest.param(0, {"silence": 600.0}, 599, State.READING, id="it may be silent for longer"),
+        pytest.param(901, {}, 901, State.STALE, id="signs of life without a page are no progress"),
+        pytest.param(901, {"progressed_at": after(60)}, 902, State.READING, id="a page is progress"),
+        pytest.param(901, {"silence": 3600.0}, 901, State.READING, id="without a page, but within its silence"),
+        pytest.param(901, READ, 901, State.PUBLISHING, id="a publish shows no progress in the ledger"),
+        pytest.param(5, FAILURE, 6, State.FAILED, id="a failure"),
+        pytest.param(5, FAILURE, 1e7, State.FAILED, id="a failure, however old"),
+        pytest.param(5, STOP, 86_400, State.WAITING, id="a stop is a wait"),
+        pytest.param(5, STOP, 86_406, State.STALE, id="a stop that nobody continued in a day"),
+        pytest.param(0, {}, -3600, State.READING, id="a clock behind the driver's makes nobody dead"),
+    ],
+)
+def test_the_state_follows_from_what_the_attempt_said_and_when(
+    committed: float, fields: dict[str, Any], now: float, expected: State
+) -> None:
+    assert state_of(header(committed, **fields), after(now)) is expected
 
 
 @pytest.mark.parametrize(
@@ -221,13 +216,13 @@ def test_history_has_what_became_of_each_generation(catalog: Catalog) -> None:
     begun(catalog).end("SourceError: 503")
     begun(catalog)
     found = told(catalog).history
-    assert [(each.generation, each.outcome) for each in found] == [
+    assert [(past.generation, past.outcome) for past in found] == [
         (4, "reading"),
         (3, "abandoned"),
         (2, "refused"),
         (1, "published"),
     ]
-    assert [each.rows for each in found] == [None, None, None, 7]
+    assert [past.rows for past in found] == [None, None, None, 7]
     assert found[2].error == "TypeMismatchError: no number"
     assert found[3].dag_run_id == "monday"
     assert told(catalog).header == read_header(told(catalog).header.to_summary())  # type: ignore[union-attr]
@@ -252,7 +247,7 @@ def test_those_in_trouble_come_first_and_one_that_can_not_be_read_hides_no_other
     for file in (tmp_path / "warehouse").rglob("torn__rfr_ledger/metadata/*.metadata.json"):
         file.write_text("{")
     catalog.create_table("raw.mine__rfr_ledger", pa.schema([pa.field("id", pa.int64())]))
-    found = [(each.table, each.state.value) for each in statuses(catalog)]
+    found = [(status.table, status.state.value) for status in statuses(catalog)]
     assert found == [
         ("raw.torn", "unreadable"),
         ("raw.c", "failed"),
@@ -260,7 +255,7 @@ def test_those_in_trouble_come_first_and_one_that_can_not_be_read_hides_no_other
         ("raw.b", "reading"),
         ("raw.a", "published"),
     ]
-    assert [each.table for each in statuses(catalog, ["raw.a", "raw.nope"])] == ["raw.a"]
+    assert [status.table for status in statuses(catalog, ["raw.a", "raw.nope"])] == ["raw.a"]
 
 
 def test_parts_are_told_by_the_filter_that_names_them(catalog: Catalog) -> None:

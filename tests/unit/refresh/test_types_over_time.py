@@ -54,11 +54,11 @@ def lost(sent: Any, got: Any, noted: frozenset[Decimal]) -> list[Any]:
     if isinstance(got, str) and not isinstance(sent, str | Decimal):
         got = json.loads(got, parse_float=Decimal, parse_int=Decimal)
     if isinstance(sent, dict):
-        return [one for name, value in sent.items() for one in lost(value, (got or {}).get(name), noted)]
+        return [loss for name, value in sent.items() for loss in lost(value, (got or {}).get(name), noted)]
     if isinstance(sent, list):
         # A list of nothing but empty values is not a column.
         rest = got if got is not None else [None] * len(sent)
-        return [one for value, item in zip(sent, rest, strict=True) for one in lost(value, item, noted)]
+        return [loss for value, item in zip(sent, rest, strict=True) for loss in lost(value, item, noted)]
     if isinstance(sent, Decimal):
         return [] if number(got) == sent or sent in noted else [(sent, got)]
     if sent is None or (isinstance(sent, bool) and got in (sent, json.dumps(sent))):
@@ -78,7 +78,7 @@ def number(value: Any) -> Decimal | None:
 
 def noted_in(row: Row) -> frozenset[Decimal]:
     changes = json.loads(row["_rfr_meta"] or '{"changes":[]}')["changes"]
-    return frozenset(Decimal(each["reason"].rsplit(" ", 1)[1]) for each in changes if each["change"] == "ROUNDED")
+    return frozenset(Decimal(change["reason"].rsplit(" ", 1)[1]) for change in changes if change["change"] == "ROUNDED")
 
 
 NUMBERS = st.one_of(

@@ -109,11 +109,11 @@ def test_every_commit_after_the_first_look_is_told_once_and_in_order(lake: Lake)
             await asyncio.sleep(0.01)
         ids = [await asyncio.to_thread(lake.commit, "raw.orders", rfr_generation="7", rfr_rows="12") for _ in range(2)]
         told = await watching
-        assert [one["snapshot_id"] for one in told] == ids
+        assert [event["snapshot_id"] for event in told] == ids
         return told
 
     told = asyncio.run(watch())
-    assert [one["sequence"] for one in told] == [2, 3]
+    assert [event["sequence"] for event in told] == [2, 3]
     assert told[0]["table"] == "raw.orders"
     assert (told[0]["generation"], told[0]["rows"]) == (7, 12)
 
@@ -170,7 +170,7 @@ def test_without_a_memory_the_next_commit_is_told(lake: Lake, monkeypatch: pytes
         return await asyncio.to_thread(lake.commit, "raw.orders"), await watching
 
     snapshot, told = asyncio.run(watch())
-    assert [one["snapshot_id"] for one in told] == [snapshot]
+    assert [event["snapshot_id"] for event in told] == [snapshot]
 
 
 def test_a_wait_for_several_tables_ends_once_all_have_a_late_commit(lake: Lake) -> None:
@@ -256,7 +256,7 @@ def test_a_watcher_waits_for_its_connection_and_warns_once_for_each_problem(
         return await asyncio.to_thread(lake.commit, "raw.orders"), await watching
 
     snapshot, seen = asyncio.run(asyncio.wait_for(story(), SOON))
-    assert [one["snapshot_id"] for one in seen] == [snapshot]
+    assert [event["snapshot_id"] for event in seen] == [snapshot]
 
 
 @pytest.mark.parametrize(("connection", "error"), [(None, AirflowNotFoundException), (WRONG_TYPE, ConfigurationError)])

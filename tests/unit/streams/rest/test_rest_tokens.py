@@ -16,7 +16,7 @@ from rest_api import Api, Reply, ids
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, SourceDefinitionError, SourceError
-from airflow_provider_rfr.refresh.budget import Beat, BudgetServer, DriverBudget
+from airflow_provider_rfr.refresh.budget import BudgetServer, DriverBudget, Heartbeat
 from airflow_provider_rfr.store.leases import RefreshTokens
 from airflow_provider_rfr.streams import RestStream
 from airflow_provider_rfr.streams import tokens as module
@@ -156,7 +156,7 @@ def test_a_task_that_is_stopped_waits_for_no_token(api: Api, server: BudgetServe
         stream.bind(ReadContext(stop=stop, tokens=budget))
         reading = pool.submit(stream.read_page, {}, None)
         assert begun.wait(PATIENCE)
-        assert budget.beat(Beat("numbers", 0, 0, 0)) is False, "the connection is free meanwhile"
+        assert budget.heartbeat(Heartbeat("numbers", 0, 0, 0)) is False, "the connection is free meanwhile"
         stop.set()
         with pytest.raises(ReadInterrupted):
             reading.result(PATIENCE)
