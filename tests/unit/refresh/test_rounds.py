@@ -51,6 +51,10 @@ class Threads:
         self.ready = threading.Event()
         self.ready.set()
 
+    def start(self) -> None: ...
+
+    def settle(self) -> None: ...
+
     def run(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         with ThreadPoolExecutor(max(1, len(items))) as pool:
             return list(pool.map(function, items))

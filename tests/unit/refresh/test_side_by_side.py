@@ -1,0 +1,181 @@
+"""Streams of one document, side by side over real HTTP and a real catalog; the driver reads and publishes alone."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import RefreshFailedError, RefreshStoppedError, TypeMismatchError
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.refresh.config import parse_config
+from airflow_provider_rfr.refresh.rounds import divided
+from airflow_provider_rfr.refresh.side_by_side import StreamRuns
+from tests.unit.refresh.in_driver import DriverOnly
+from tests.unit.refresh.test_rounds import Threads
+
+sys.path.append(str(Path(__file__).parents[1] / "streams" / "rest"))
+from rest_api import Api, Asked, Reply
+
+PARENTS = 7
+PAGES = 3
+TEAMS = {"request": {"path": "/teams"}, "records": {"path": "data"}, "paginator": {"type": "page_number"}}
+CHAIN = {"records": {"path": "data"}, "paginator": {"type": "cursor", "cursor": {"path": "next"}}}
+
+
+def chain(path: str) -> dict[str, Any]:
+    return {**CHAIN, "request": {"path": path}}
+
+
+def children(path: str) -> dict[str, Any]:
+    partitions = {"type": "substream", "parent": "teams", "parent_key": "id", "field": "team"}
+    return {**chain(path + "/{{ stream_slice.team }}"), "partitions": partitions}
+
+
+class World:
+    """An API of chains of three pages, of pages of teams, and a lake."""
+
+    def __init__(self, folder: Path) -> None:
+        self.properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+        self.catalog = open_catalog(LakeSettings("rfr", self.properties))
+        self.api = Api()
+        self.api.answer = self.answer
+        self.seconds = 0.0
+        self.broken: tuple[str, ...] = ()
+        self.stopping = threading.Event()
+        self.in_flight: Counter[str] = Counter()
+        self.most_in_flight = 0
+        self._lock = threading.Lock()
+
+    def answer(self, asked: Asked) -> Reply:
+        path = asked.path.split("?")[0]
+        with self._lock:
+            self.in_flight[path] += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight.total())
+        time.sleep(self.seconds)
+        with self._lock:
+            self.in_flight[path] -= 1
+        if path in self.broken:
+            return Reply({"error": "gone"}, 403)
+        if path == "/teams":
+            first = (asked.page - 1) * 2
+            return Reply({"data": [{"id": number} for number in range(first, min(first + 2, PARENTS))]})
+        page = int(asked.query.get("cursor", 1))
+        return Reply({"data": [{"id": page}], "next": page + 1 if page < PAGES else None})
+
+    def run(self, streams: dict[str, Any], *loaded: str, cluster: Any = None, **options: Any) -> StreamRuns:
+        document = {
+            "source": {"definition": {"base_url": self.api.url, "streams": streams}},
+            "streams": list(loaded or streams),
+            "target": "raw.{stream}",
+            "lake": {"name": "rfr", "properties": self.properties},
+            "options": options,
+        }
+        runs = StreamRuns(
+            parse_config(document),
+            cluster or DriverOnly("test"),
+            stopping=self.stopping,
+            report=lambda stream, report: None,
+            open_history=None,
+        )
+        self.figures, self.errors = runs.run()
+        return runs
+
+    def rows(self, stream: str) -> int:
+        return self.catalog.load_table(f"raw.{stream}").scan().to_arrow().num_rows
+
+    def asked(self, path: str) -> Counter[str]:
+        return Counter(asked.path for asked in self.api.asked if asked.path.startswith(path))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.api.close()
+
+
+def test_all_streams_are_published_and_none_is_asked_twice(world: World) -> None:
+    streams = {f"s{number}": chain(f"/s{number}") for number in range(6)}
+    world.run(streams)
+    assert not world.errors
+    assert {stream: world.rows(stream) for stream in streams} == dict.fromkeys(streams, PAGES)
+    assert set(world.asked("/s").values()) == {1}
+
+
+def test_a_failing_stream_harms_no_other(world: World) -> None:
+    world.broken = ("/b",)
+    world.run({name: chain(f"/{name}") for name in "abc"})
+    assert {name: type(error) for name, error in world.errors.items()} == {"b": RefreshFailedError}
+    assert (world.rows("a"), world.rows("c")) == (PAGES, PAGES)
+    assert set(world.figures) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("concurrency", [2, 5])
+def test_the_streams_share_one_concurrency_and_use_all_of_it(world: World, concurrency: int) -> None:
+    world.seconds = 0.1
+    world.run({f"s{number}": chain(f"/s{number}") for number in range(8)}, concurrency=concurrency)
+    assert world.most_in_flight == concurrency
+
+
+def test_streams_at_once_bounds_how_many_run(world: World) -> None:
+    world.seconds = 0.05
+    world.run({f"s{number}": chain(f"/s{number}") for number in range(4)}, streams_at_once=1)
+    assert not world.errors
+    assert world.most_in_flight == 1
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_parent_is_read_once_for_all_its_children(world: World, loaded: bool) -> None:
+    streams = {"first": children("/first"), "second": children("/second"), "teams": TEAMS}
+    world.run(streams, *(() if loaded else ("first", "second")))
+    assert not world.errors
+    asked = world.asked("/teams")
+    assert [asked[f"/teams?page={page}"] for page in range(1, 5)] == [1, 1, 1, 1]
+    assert (world.rows("first"), world.rows("second")) == (PARENTS * PAGES, PARENTS * PAGES)
+
+
+def test_children_of_a_parent_that_fails_read_it_from_the_api(world: World) -> None:
+    schema = {"type": "object", "properties": {"id": {"type": "boolean"}}}
+    world.run({"child": children("/child"), "teams": {**TEAMS, "json_schema": schema}})
+    assert {name: type(error) for name, error in world.errors.items()} == {"teams": TypeMismatchError}
+    assert world.rows("child") == PARENTS * PAGES
+
+
+def test_an_application_that_ends_begins_no_other_stream(world: World) -> None:
+    world.stopping.set()
+    world.run({"a": chain("/a"), "b": chain("/b")})
+    assert {name: type(error) for name, error in world.errors.items()} == {
+        "a": RefreshStoppedError,
+        "b": RefreshStoppedError,
+    }
+    assert not world.api.asked
+
+
+def test_one_core_reads_several_streams_at_once(world: World) -> None:
+    """A Spark job for each stream would leave all but one chain waiting for the core."""
+    world.seconds = 0.2
+    streams = {f"s{number}": chain(f"/s{number}") for number in range(4)}
+    world.run(streams, cluster=Threads(cores=1), head_start=False)
+    assert not world.errors
+    assert world.most_in_flight > 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "total", "shares"),
+    [
+        ([16], 16, [16]),
+        ([1, 1, 1], 16, [1, 1, 1]),
+        ([16, 1, 16], 16, [8, 1, 7]),
+        ([5, 5, 5], 2, [1, 1, 0]),
+        ([0, 3], 16, [0, 3]),
+    ],
+)
+def test_threads_are_divided_evenly(wanted: list[int], total: int, shares: list[int]) -> None:
+    assert divided(wanted, total) == shares
