@@ -148,8 +148,7 @@ class CommitEvent:
 
 def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
     """Merge two events into one: the last commit's, with the run id, target name and producer of the first one."""
-    earliest = [at for at in (first.fetched_at_min, last.fetched_at_min) if at is not None]
-    latest = [at for at in (first.fetched_at_max, last.fetched_at_max) if at is not None]
+    begin, end = published_span((event.fetched_at_min, event.fetched_at_max) for event in (first, last))
     bindings: dict[tuple[str, str], Binding] = {}
     for binding in (*first.bindings, *last.bindings):
         key = (binding.table, binding.collection)
@@ -161,8 +160,8 @@ def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
         producer=first.producer,
         run_id=first.run_id,
         collection_names=tuple(sorted({*first.collection_names, *last.collection_names})),
-        fetched_at_min=min(earliest, default=None),
-        fetched_at_max=max(latest, default=None),
+        fetched_at_min=begin,
+        fetched_at_max=end,
         bindings=tuple(bindings.values()),
         merged_commits=first.merged_commits + last.merged_commits,
     )

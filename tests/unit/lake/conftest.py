@@ -1,10 +1,13 @@
-"""A catalog on SQLite for each test."""
+"""A catalog on SQLite for each test, and faults of its commits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -22,3 +25,20 @@ def catalog(settings: LakeSettings) -> SqlCatalog:
     assert isinstance(catalog, SqlCatalog)
     catalog.create_namespace("raw")
     return catalog
+
+
+def once(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, fault: Callable[..., Any]) -> None:
+    """Send the next commit through ``fault``, which gets the catalog's own method before its arguments."""
+    method = type(catalog).commit_table
+
+    def faulty(*arguments: Any) -> Any:
+        monkeypatch.setattr(type(catalog), "commit_table", method)
+        return fault(method, *arguments)
+
+    monkeypatch.setattr(type(catalog), "commit_table", faulty)
+
+
+def repeated(method: Callable[..., Any], *arguments: Any) -> Any:
+    """Do the commit, and return the answer to its repeat."""
+    method(*arguments)
+    return method(*arguments)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.tables import LiveColumn, ViewEntry, find_view, holds_views, list_views, view_names
@@ -60,32 +61,23 @@ METADATA: dict[str, Any] = {
 class SqlLake:
     """A catalog of PyIceberg's, into whose tables views are put as Java puts them there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, catalog: SqlCatalog) -> None:
         self.folder = folder
-        uri = f"sqlite:///{folder}/catalog.db"
-        self.catalog: Any = open_catalog(
-            LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": f"file://{folder}/warehouse"})
-        )
-        self.catalog.create_namespace("ops")
+        self.catalog = catalog
+        catalog.create_namespace("ops")
 
     def put(self, name: str, data: bytes | None, catalog: str = "rfr") -> None:
         path = self.folder / f"{name}.metadata.json"
         if data is not None:
             path.write_bytes(data)
-        row = {"c": catalog, "n": "ops", "t": name, "l": f"file:{path}"}
+        row = {"catalog_name": catalog, "table_namespace": "ops", "table_name": name, "iceberg_type": "VIEW"}
         with self.catalog.engine.begin() as connection:
-            connection.execute(
-                sa.text(
-                    "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location,"
-                    " iceberg_type) VALUES (:c, :n, :t, :l, 'VIEW')"
-                ),
-                row,
-            )
+            connection.execute(sa.insert(IcebergTables).values(metadata_location=f"file:{path}", **row))
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> SqlLake:
-    return SqlLake(tmp_path)
+def lake(tmp_path: Path, catalog: SqlCatalog) -> SqlLake:
+    return SqlLake(tmp_path, catalog)
 
 
 def test_a_view_of_a_sql_catalog_shows_its_present_version_in_sparks_words(lake: SqlLake) -> None:
