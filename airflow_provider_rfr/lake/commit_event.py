@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -108,9 +108,7 @@ class CommitEvent:
             lake=event.lake if lake is None else lake,
             snapshot_id=snapshot_id,
             sequence=sequence,
-            committed_at=datetime.fromtimestamp(timestamp_ms // 1000, timezone.utc).replace(
-                microsecond=timestamp_ms % 1000 * 1000
-            ),
+            committed_at=_EPOCH + timedelta(milliseconds=timestamp_ms),
         )
 
     def to_json(self) -> str:

@@ -1,8 +1,12 @@
-"""A catalog on SQLite for each test, and faults of its commits."""
+"""A catalog on SQLite for each test, faults of its commits, and a server for a REST catalog."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +46,24 @@ def repeated(method: Callable[..., Any], *arguments: Any) -> Any:
     """Do the commit, and return the answer to its repeat."""
     method(*arguments)
     return method(*arguments)
+
+
+@contextmanager
+def rest_server(answer: Callable[[str], Any]) -> Iterator[str]:
+    """Serve what the function returns for a path, as JSON; yield the server's address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answer(self.path)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Keep quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

@@ -8,7 +8,6 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from airflow_provider_rfr.lake.catalog import (
     spark_sql_settings,
 )
 from tests.soon import SOON, soon
+from tests.unit.lake.conftest import rest_server
 from tests.unit.messages import check_messages, raises
 
 PASSWORD = "hunter2/hunter2"
@@ -93,28 +93,18 @@ def test_a_silent_rest_catalog_is_named_after_the_read_timeout(
 
 
 def test_a_rest_catalog_that_falls_silent_later_is_named_by_the_method() -> None:
-    class OnlyConfig(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != "/v1/config":
-                ended.wait(SOON)
-            body = b'{"defaults": {}, "overrides": {}}'
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
     ended = threading.Event()
-    with ThreadingHTTPServer(("127.0.0.1", 0), OnlyConfig) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        uri = f"http://127.0.0.1:{server.server_port}"
+
+    def only_config(path: str) -> dict[str, Any]:
+        if path != "/v1/config":
+            ended.wait(SOON)
+        return {"defaults": {}, "overrides": {}}
+
+    with rest_server(only_config) as uri:
         catalog = open_catalog(LakeSettings("rfr", {"type": "rest", "uri": uri, "rfr.read-timeout": "0.3"}))
         with soon(), raises(CatalogError):
             load_table(catalog, "raw.none")
         ended.set()
-        server.shutdown()
 
 
 def test_a_silent_postgresql_is_named_after_its_connect_timeout(silent: int) -> None:
