@@ -55,7 +55,7 @@ from airflow_provider_rfr.exceptions import (
     UnreadableQueryError,
 )
 from airflow_provider_rfr.lake.types import field_types, is_plain, parse_transform, parse_type
-from airflow_provider_rfr.sinks.spec import SinkSpec, findings
+from airflow_provider_rfr.sinks import SinkSpec, findings
 
 _DEEPEST: Final = 32
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

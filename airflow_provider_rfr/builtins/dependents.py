@@ -31,7 +31,7 @@ from airflow_provider_rfr.builtins.model import (
     UserView,
 )
 from airflow_provider_rfr.builtins.plan import PlanDependent, PlanFinding, PlanStep, Reason, StepAction, Why, because
-from airflow_provider_rfr.sinks.spec import CHOICES, SinkState
+from airflow_provider_rfr.sinks import CHOICES, SinkState
 
 _OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
 """Differences after which a view keeps its text."""

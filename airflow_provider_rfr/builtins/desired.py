@@ -45,7 +45,7 @@ from airflow_provider_rfr.builtins.sql import CANONICALIZER, NamedTable, canonic
 from airflow_provider_rfr.exceptions import PlanError, QueryError, RfrError
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.lake.types import parse_type, quoted
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks import SinkSpec
 
 
 def contract_of(columns: Sequence[Column]) -> str:

@@ -16,7 +16,7 @@ import orjson
 
 from airflow_provider_rfr.exceptions import Problem
 from airflow_provider_rfr.lake.types import is_plain
-from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
+from airflow_provider_rfr.sinks import SinkSpec, SinkState
 
 _NAMESPACE: Final = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 _RETIRED: Final = re.compile(r"__g([0-9a-f]{8})$", re.IGNORECASE)

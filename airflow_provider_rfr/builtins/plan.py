@@ -16,7 +16,7 @@ import orjson
 
 from airflow_provider_rfr.builtins.model import STORED, Kind, RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
-from airflow_provider_rfr.sinks.spec import CHOICES
+from airflow_provider_rfr.sinks import CHOICES
 
 
 class Why(str, Enum):

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
 from airflow_provider_rfr.lake.rows import Increment, SnapshotKind, SourceTable
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks import SinkSpec
 from airflow_provider_rfr.store.deploys import SinkRow
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType, NestedField, StringType
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.sinks import SinkSpec, SinkState
 from airflow_provider_rfr.sinks.run import HttpTarget, SinkRun, decide_sink, register_sink, run_sink, sink_states
-from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
 from airflow_provider_rfr.store.deploys import SinkRow, delete_sink, load_sink
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 

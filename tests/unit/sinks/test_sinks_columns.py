@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks import SinkSpec
 from airflow_provider_rfr.sinks.windows import SentColumn, SentColumns
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import Overwriting, Scene, replace_files, rows, tag

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import delete, select
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkLeaseLostError
+from airflow_provider_rfr.sinks import SinkSpec
 from airflow_provider_rfr.sinks.run import release_sink, sink_states
-from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.sinks.windows import SentColumn, SentColumns, SinkWindow, batch_id
 from airflow_provider_rfr.store.deploys import SinkRow, load_sink, move_sink, take_sink_lease
 from airflow_provider_rfr.store.engine import ControlStore, open_store
