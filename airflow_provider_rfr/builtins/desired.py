@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import chain, count
 from typing import Any, Final, TypeVar
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from airflow_provider_rfr.builtins.model import (
     LONGEST_PART,
@@ -35,6 +35,7 @@ from airflow_provider_rfr.builtins.model import (
     LiveObject,
     RecordedObject,
     RegistryState,
+    instance_id,
     namespace_of,
     present_names,
     retired_by,
@@ -212,11 +213,6 @@ def release(version: str) -> tuple[int, ...]:
     """
     numbers = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)
     return tuple(map(int, re.sub(r"(\.0+)+$", "", numbers.group(1)).split("."))) if numbers is not None else ()
-
-
-def instance_id(template: UUID, instance: str) -> UUID:
-    """Return the id of a template's object for an instance; it does not depend on the instance's name."""
-    return uuid5(template, instance)
 
 
 def _declared(

@@ -179,6 +179,13 @@ class CatalogSpec:
     def by_key(self) -> dict[str, BuiltinObject]:
         return {obj.key: obj for obj in self.objects}
 
+    def by_id(self) -> dict[UUID, BuiltinObject]:
+        """Return the declarations by id; a template also by the ids of the objects that are generated from it."""
+        objects = {obj.id: obj for obj in self.objects}
+        for obj in self.objects:
+            objects |= {instance_id(obj.id, one.id): obj for one in self.instances.get(obj.per_instance or "", ())}
+        return objects
+
 
 YamlPath = tuple[str | int | None, ...]
 
@@ -245,6 +252,11 @@ def stable_id(project: str, first_name: str) -> UUID:
     It is always made from the project and the first name, so a renamed object has to declare its id.
     """
     return uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
+
+
+def instance_id(template: UUID, instance: str) -> UUID:
+    """Return the id of a template's object for an instance; it does not depend on the instance's name."""
+    return uuid5(template, instance)
 
 
 def present_names(names: Iterable[str], columns: Sequence[Column]) -> tuple[str, ...]:
