@@ -195,8 +195,8 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     own.
     """
     with store.read() as connection:
-        begun = deploys.begun_steps(connection, lease.name)
-    for step in begun:
+        steps = deploys.begun_steps(connection, lease.name)
+    for step in steps:
         if step.token < lease.token and step.uuid is not None:
             retry_conflicts(20)(_mark, catalog, step, lease)
             # After the mark: only now it is sure that no commit will ever name these files.

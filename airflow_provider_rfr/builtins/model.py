@@ -247,10 +247,7 @@ class Declared:
 
 
 def stable_id(project: str, first_name: str) -> UUID:
-    """Return the id of an object that declares none.
-
-    It is always made from the project and the first name, so a renamed object has to declare its id.
-    """
+    """Return the id of an object that declares none, by its first name: a renamed object has to declare its id."""
     return uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
 
 

@@ -310,10 +310,7 @@ class Plan:
         return [*map(str, self.blocked), *(f"changed by hand (drift): {finding}" for finding in drift)]
 
     def sources_to_load(self) -> dict[str, str]:
-        """Return the sources that have to be refreshed once the plan is done, by name, with the reason.
-
-        The table is ``created``, so it has no rows of a refresh yet, was ``emptied``, or is ``redefined``.
-        """
+        """Return why a source has to be refreshed after the plan, by name: ``created``, ``emptied``, ``redefined``."""
         return {step.name: step.details["load_anew"] for step in self.steps if "load_anew" in step.details}
 
     def digest(self) -> str:

@@ -190,9 +190,9 @@ def _declared(record: RecordedObject) -> dict[str, str]:
 
 class TableStep(Mechanism):
     def table(self) -> MigratedTable:
-        if (found := self.work.table(self.name)) is None:
+        if (table := self.work.table(self.name)) is None:
             raise self.refused("it is gone from the catalog")
-        return found
+        return table
 
     def probe(self) -> bool:
         return self.is_done(self.table().properties)
