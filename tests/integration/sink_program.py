@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_rfr.sinks import SinkSpec
 from airflow_provider_rfr.sinks import run as sinks_run
 from airflow_provider_rfr.sinks.run import HttpTarget, Run, run_sink
-from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store.engine import open_store
 from tests.unit.sinks.exporting import LOOPBACK, SOURCE, declared, open_lake
 

@@ -29,7 +29,7 @@ from airflow_provider_rfr.builtins.model import (
 )
 from airflow_provider_rfr.builtins.plan import Plan, PlanStep, Policies, StepAction, exit_code
 from airflow_provider_rfr.builtins.planner import plan as make_plan
-from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
+from airflow_provider_rfr.sinks import SinkSpec, SinkState
 
 PROJECT = "ops"
 

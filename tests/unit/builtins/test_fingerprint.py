@@ -23,7 +23,7 @@ from airflow_provider_rfr.builtins.model import (
 )
 from airflow_provider_rfr.builtins.plan import Why
 from airflow_provider_rfr.builtins.planner import record_of
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
 
 RUNS = BuiltinObject(

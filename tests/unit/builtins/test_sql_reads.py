@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from airflow_provider_rfr.builtins.model import BuiltinObject, Dependency, Kind, stable_id
 from airflow_provider_rfr.builtins.queries import dependencies, object_reads, unqualified
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.messages import raises
 
