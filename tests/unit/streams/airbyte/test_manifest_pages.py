@@ -15,7 +15,7 @@ from manifest_api import KEY, Api, needs_cdk, reads_of_the_cdk, rows, shop, shop
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams import Complete, NextPage
-from airflow_provider_rfr.streams.airbyte.stream import from_json, to_json
+from airflow_provider_rfr.streams.airbyte.source import from_json, to_json
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
 from tests.unit.messages import check_messages, raises
