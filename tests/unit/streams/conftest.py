@@ -12,6 +12,7 @@ import pytest
 from rest_api import Api, Reply
 
 from airflow_provider_rfr.exceptions import SourceError, TokenExpiredError
+from airflow_provider_rfr.refresh.budget import BudgetServer, DriverBudget
 from airflow_provider_rfr.streams import Page, PagedStream, StateMixin, Stream
 
 
@@ -120,3 +121,11 @@ def stateful(api: PagedApi) -> Any:
         return StatefulPages(api.url, name, parents)
 
     return make
+
+
+@pytest.fixture
+def server() -> Iterator[BudgetServer]:
+    """A driver, which obtains the tokens of tasks."""
+    server = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
+    yield server
+    server.close()
