@@ -16,7 +16,7 @@ from airflow_provider_rfr.refresh.budget import BudgetServer, DriverBudget
 from airflow_provider_rfr.streams import Page, PagedStream, StateMixin, Stream
 
 
-class PagedApi(Api):
+class PagedApi(Api):  # type: ignore[misc]  # pytest puts its module on the path
     """Answers ``/name?parent=P&page=N`` from what the test put in."""
 
     def __init__(self) -> None:
