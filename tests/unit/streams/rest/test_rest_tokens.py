@@ -129,6 +129,28 @@ def test_a_task_that_is_stopped_waits_for_no_token(api: Api, server: BudgetServe
     end.set()
 
 
+def test_a_thread_that_waits_for_the_token_of_another_ends_when_it_is_stopped(api: Api) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def answer(asked: Any) -> Any:
+        begun.set()
+        end.wait(PATIENCE)
+        return Reply({}, 400)
+
+    api.answer = answer
+    obtaining, waiting = (stream_of(api.url, LOGIN) for _ in range(2))
+    context = ReadContext()
+    waiting.bind(context)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(obtaining.read_page, {}, None)
+        assert begun.wait(PATIENCE)
+        context.stop.set()
+        with pytest.raises(ReadInterrupted):
+            waiting.read_page({}, None)
+        end.set()
+    assert api.paths == ["/token"]
+
+
 def test_a_refresh_token_leaves_its_owner_in_no_form(api: Api) -> None:
     OneAtATime(api)
     stream = stream_of(api.url, ROTATING)
