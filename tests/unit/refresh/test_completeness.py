@@ -23,7 +23,7 @@ from airflow_provider_rfr.refresh.publish import _check_guards
 from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import NobodyWaits, NoSpark
 
-sys.path.append(str(Path(__file__).parents[1] / "streams" / "rest"))
+sys.path.append(str(Path(__file__).parents[1] / "streams"))
 from rest_api import Api, Asked
 
 TABLE = "raw.items"
