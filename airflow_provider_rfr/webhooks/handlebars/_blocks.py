@@ -14,8 +14,6 @@ from airflow_provider_rfr.webhooks.handlebars._parser import (
     NO_STRIP,
     Expression,
     ExpressionParser,
-    Literal,
-    Path,
     Strip,
     Subject,
     Tag,
@@ -168,19 +166,11 @@ class _BlockParser:
             # With the names around the block: those of a branch do not hold in the condition of the next.
             subject = self._expression(tag, params).subject() if tag.kind == "chain" else None
         closing = self._expression(end).closing_name()
-        if _identity(closing) != _identity(name):
+        if closing.original != name.original:
             raise TemplateProblem(
                 f"the block {name.label} that begins here is closed as {closing.label}; {remedy}", opening.at
             )
         return _assembled(branches, end.strip)
-
-
-def _identity(name: Path | Literal) -> tuple[type, object]:
-    """Return the identity that the names in an opening tag and its closing tag must share."""
-    if isinstance(name, Path) or isinstance(name.value, str):
-        return str, name.original
-    number = isinstance(name.value, (int, float)) and not isinstance(name.value, bool)
-    return (float, name.value) if number else (type(name.value), name.original)
 
 
 def _assembled(branches: list[_Branch], closing: Strip) -> Block:
