@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -313,7 +313,8 @@ def plain_tree(value: Any) -> Any:
     return plain
 
 
-JsonTree = Annotated[Any, AfterValidator(plain_tree)]
+JsonTree: TypeAlias = Any
+"""JSON, as :func:`plain_tree` has copied it with the document."""
 
 
 class _TreeCopier:

@@ -42,7 +42,6 @@ from airflow_provider_rfr.store.claims import (
 )
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import Clock, ControlStore, SystemClock
-from airflow_provider_rfr.webhooks._fields import holds_sealed_text
 from airflow_provider_rfr.webhooks.block import Endpoint, Ordering
 from airflow_provider_rfr.webhooks.calls import (
     Call,
@@ -153,7 +152,7 @@ class EndpointWorker:
         self._clock = clock
         self._slack = slack
         # Seconds: for one attempt, some waiting for a thread, and a store that is busy when it ends.
-        self._lease = float(endpoint.timeout) + slack
+        self._lease = endpoint.timeout + slack
         self._breaker = CircuitBreaker(max(row.failing for row in rows))
         self._jobs: SimpleQueue[tuple[Claim, float] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -184,7 +183,7 @@ class EndpointWorker:
         """Send the claims of the store; ``asked_at``: by the monotonic clock, a moment before the leases began."""
         # An attempt that began later could be answered after its lease.
         # A quarter of the slack is kept for writing the result before the lease ends.
-        latest = asked_at + self._lease - self._slack / 4 - float(self._endpoint.timeout)
+        latest = asked_at + self._lease - self._slack / 4 - self._endpoint.timeout
         for new_claim in claims:
             self.in_hand += 1
             self._jobs.put((new_claim, latest))
@@ -464,7 +463,7 @@ class Dispatcher:
     ) -> None:
         if lease_slack < _LEAST_SLACK:
             raise ConfigurationError("lease_slack", f"{lease_slack} is too little", f"at least {_LEAST_SLACK} seconds")
-        sealed = [key for key, endpoint in endpoints.items() if holds_sealed_text(endpoint.dump())]
+        sealed = [key for key, endpoint in endpoints.items() if endpoint.is_sealed]
         if sealed:
             raise ConfigurationError(str(sealed[0]), "is still sealed", "open the triggers block, then deliver")
         self._store = store
