@@ -168,9 +168,9 @@ def _check_headers(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     try:
         headers = handler(value)
     except ValidationError as error:
-        raise refusal("headers", [*as_mistakes(error, {}), *problems]) from None
+        raise refusal([*as_mistakes(error, {}), *problems]) from None
     if problems:
-        raise refusal("headers", problems)
+        raise refusal(problems)
     return headers
 
 
@@ -309,7 +309,7 @@ def plain_tree(value: Any) -> Any:
     copier = _TreeCopier()
     plain = copier.copy(value, ())
     if copier.problems:
-        raise refusal("tree", copier.problems)
+        raise refusal(copier.problems)
     return plain
 
 

@@ -422,7 +422,7 @@ class TriggerBlock(TriggerModel):
         if isinstance(endpoints, (Mapping, list)) and len(endpoints) > MOST_ENDPOINTS:
             # Checking them takes long.
             many = mistake(f"must have at most {MOST_ENDPOINTS} entries")
-            raise refusal("TriggerBlock", [details(many, ("config",))])
+            raise refusal([details(many, ("config",))])
         block = handler(document)
         block._as_list = as_list
         interval = float(block.interval or 0)
@@ -436,7 +436,7 @@ class TriggerBlock(TriggerModel):
             if endpoint.is_sealed
         ]
         if sealed:
-            raise refusal("TriggerBlock", sealed)
+            raise refusal(sealed)
         return block
 
 

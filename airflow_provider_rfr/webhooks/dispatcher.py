@@ -444,7 +444,6 @@ class Dispatcher:
     :param on_dead: called at least once for each delivery that is given up, ``onFailure: ignore`` excepted; between
         attempts, so it may take its time. Without one, it is never called for what this dispatcher gives up
     :param notify_later: leave those calls to the next dispatcher that has an ``on_dead``
-    :param clock: for tests
     :param lease_slack: seconds for which a claim holds beyond the endpoint's timeout: so long may the store be busy
     :raises ConfigurationError: an endpoint is still sealed, or the slack is too short
     """
@@ -458,7 +457,6 @@ class Dispatcher:
         allowed_hosts: Iterable[str] = (),
         on_dead: Notifier | None = None,
         notify_later: bool = False,
-        clock: Clock | None = None,
         lease_slack: float = _LEASE_SLACK,
     ) -> None:
         if lease_slack < _LEAST_SLACK:
@@ -472,7 +470,7 @@ class Dispatcher:
         self._allowed_hosts = tuple(allowed_hosts)
         self._on_dead = on_dead
         self._notifies = notify_later or on_dead is not None
-        self._clock = clock or store.clock or SystemClock()
+        self._clock = store.clock or SystemClock()
         self._slack = lease_slack
         # The random part: containers often have the same host name and process number again after a restart.
         self._owner = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

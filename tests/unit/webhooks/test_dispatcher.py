@@ -209,7 +209,7 @@ def test_who_is_told_to_wait_tries_nothing_else_there_meanwhile(post: Post, serv
 
 def test_content_type_is_json_unless_the_endpoint_says_otherwise(post: Post, server: Receiver) -> None:
     post.owe(server.url, name="a")
-    post.owe(server.url, name="b", headers={"content-type": "text/plain"})
+    post.owe(server.url, name="b", headers={"content-TYPE": "text/plain"})
     post.commit(1)
     post.drain()
     assert {request.headers["content-type"] for request in server.received} == {"application/json", "text/plain"}
@@ -382,10 +382,13 @@ def test_an_endpoint_that_was_down_gets_everything_once_it_is_back(post: Post, s
 
 def test_a_paused_endpoint_is_sent_nothing_until_it_is_resumed(post: Post, server: Receiver) -> None:
     post.owe(server.url, 1)
-    assert operations.pause(post.store, [key()]) == 1
+    assert operations.pause(post.store, [key(), key("unknown")]) == 1
+    (row,) = operations.endpoints(post.store, "rfr", "raw.orders")
+    assert row.paused_at is not None
     post.commit(2)
     assert (post.drain().delivered, len(server.received)) == (0, 0)
-    operations.resume(post.store, [key()])
+    assert operations.resume(post.store, [key()]) == 1
+    assert operations.endpoints(post.store, "rfr")[0].paused_at is None
     assert post.drain().delivered == 2
 
 

@@ -152,15 +152,6 @@ def test_deliveries_are_counted_and_listed_by_what_one_looks_for(store: ControlS
     assert len(operations.deliveries(store, limit=1)) == 1
 
 
-def test_endpoints_are_paused_resumed_and_shown(store: ControlStore, server: Receiver) -> None:
-    owe(store, server.url, 1)
-    assert operations.pause(store, [key(), key("unknown")]) == 1
-    (row,) = operations.endpoints(store, LAKE, TABLE)
-    assert row.paused_at is not None
-    assert operations.resume(store, [key()]) == 1
-    assert operations.endpoints(store, LAKE)[0].paused_at is None
-
-
 def test_what_ended_long_ago_is_forgotten(store: ControlStore, server: Receiver, clock: FakeClock) -> None:
     endpoints = owe(store, server.url, 1)
     loopback_dispatcher(store, endpoints).deliver_due()
