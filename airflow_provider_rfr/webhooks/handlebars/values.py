@@ -404,10 +404,6 @@ def _json(arguments: Arguments) -> object:
 
 def _lookup(arguments: Arguments) -> object:
     value, name = arguments[0].value, arguments[1]
-    if not (is_true(value) or is_list(value)):
-        return value
-    if is_nothing(name.value):
-        return get(value, "null" if name.value is None else "undefined")
     try:
         return get(value, text_of(name.value))
     except NoText:

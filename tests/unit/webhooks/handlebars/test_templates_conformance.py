@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[4] / "docs" / "webhooks_templates.md"
 
 EXACT, LISTS, NAMES = "exact-numbers", "lists-and-maps", "strict-arguments"
 REFUSED, HELPERS, SUMS, EARLY = "partials", "helpers", "sums", "early"
-INHERITED, CONVERSIONS = "inherited", "conversions"
+INHERITED, CONVERSIONS, LOOKUP = "inherited", "conversions", "lookup"
 
 # Each reason is explained in docs/webhooks_templates.md.
 DIFFERENCES = {
@@ -61,6 +61,9 @@ MORE_DIFFERENCES = {
     '{{#12}}a{{/"12"}}': CONVERSIONS,
     "{{#12}}a{{/12.0}}": CONVERSIONS,
     "{{1.50}}": CONVERSIONS,
+    '{{lookup z "x"}}|': LOOKUP,
+    "\\\\ {{~! c ~}}\n{{#.}}{{~&nul\r}}{{  lookup 0.0 null}}\r\n{{/. \n }}\\ ": LOOKUP,
+    "{{z\n}}{{{lookup 1.0 null\n  }}} {{&lookup 0 deep.a.b.l.[1].x\n  }}\n{{~! c ~}}{{~{m.[a b]}}} ": LOOKUP,
 }
 ERROR = object()
 
