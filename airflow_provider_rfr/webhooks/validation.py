@@ -32,11 +32,12 @@ from airflow_provider_rfr import __version__
 from airflow_provider_rfr.documents import leaves
 from airflow_provider_rfr.exceptions import Problem, TemplateError, TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, rfc3339
+from airflow_provider_rfr.text import well_formed
 from airflow_provider_rfr.webhooks._fields import is_sealed_text, plain_tree
 from airflow_provider_rfr.webhooks._model import path_of
 from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock, label, load_document, parse_triggers, unwrapped
 from airflow_provider_rfr.webhooks.handlebars.render import compile_template
-from airflow_provider_rfr.webhooks.handlebars.values import RenderBudget, well_formed
+from airflow_provider_rfr.webhooks.handlebars.values import RenderBudget
 
 _LARGEST_BODY = 1024 * 1024
 

@@ -19,7 +19,7 @@ from airflow_provider_rfr.webhooks.handlebars._parser import (
     Tag,
     tags,
 )
-from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, TemplateProblem
+from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, TemplateProblem, size_of
 
 _MAX_TEMPLATE = 64 * 1024
 
@@ -91,7 +91,7 @@ def parse(source: str) -> Program:
 
     :raises TemplateProblem: it can't be read, or is too large
     """
-    if len(source.encode("utf-8", "surrogatepass")) > _MAX_TEMPLATE:
+    if size_of(source) > _MAX_TEMPLATE:
         raise TemplateProblem(f"the template is larger than {_MAX_TEMPLATE:,} bytes", 0)
     return _BlockParser(source).template()
 

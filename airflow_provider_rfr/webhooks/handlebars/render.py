@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider_rfr.documents import nearest
 from airflow_provider_rfr.exceptions import TemplateError
+from airflow_provider_rfr.text import well_formed
 from airflow_provider_rfr.webhooks.handlebars._blocks import Block, Mustache, Program, Text, parse
 from airflow_provider_rfr.webhooks.handlebars._parser import Expression, Literal, Path
 from airflow_provider_rfr.webhooks.handlebars.values import (
@@ -42,7 +43,6 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     scalar,
     size_of,
     text_of,
-    well_formed,
 )
 
 

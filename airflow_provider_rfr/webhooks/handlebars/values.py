@@ -320,13 +320,6 @@ class _JsonWriter:
         self.parts.append(text)
 
 
-def well_formed(text: str) -> str:
-    """Join surrogate pairs and replace lone surrogates, so that every encoding can carry the text."""
-    if _LONE_SURROGATE.search(text):
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 class Missing(Enum):
     """The value of a name that does not exist."""
 
