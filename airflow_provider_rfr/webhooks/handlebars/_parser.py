@@ -187,7 +187,7 @@ _ENDS_EARLY = "the tag ends where a name or a value was expected"
 
 _BLOCKS = ("if", "unless", "each", "with")
 # Names that handlebars.js itself defines never mean a variable, not even alone or behind ``this.``.
-_RESERVED = frozenset((*_BLOCKS, "lookup", "log", "helperMissing", "blockHelperMissing"))
+_RESERVED = frozenset((*_BLOCKS, "lookup", "log"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -241,13 +241,13 @@ class _Frame:
                 problem = f"{quoted_name(parts[0])} has no value: this block gives none to names in as |...|"
                 raise TemplateProblem(problem, path.at)
             return value, parts[1:]
-        if path.data and parts and parts[0]:
+        if path.data and parts:
             value = self.data
             for _ in range(path.depth):
                 value = value.get("_parent", UNDEFINED) if isinstance(value, dict) else UNDEFINED
         elif path.depth:
             value = self.contexts[-1 - path.depth] if path.depth < len(self.contexts) else UNDEFINED
-        return value, parts if parts and parts[0] else ()
+        return value, parts
 
 
 class _Evaluation:
