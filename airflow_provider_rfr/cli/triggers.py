@@ -55,9 +55,9 @@ def validate(args: Namespace) -> None:
 @command
 def schema(args: Namespace) -> None:
     """Print the schema; it is JSON already, which ``--json`` leaves as it is."""
-    from airflow_provider_rfr.webhooks.block import schema_text
+    from airflow_provider_rfr.webhooks.block import SCHEMA_FILE
 
-    text = schema_text().rstrip()
+    text = SCHEMA_FILE.read_text(encoding="utf-8").rstrip()
     if args.output != "yaml" or not print_data(json.loads(text), args):
         print(text)
 
