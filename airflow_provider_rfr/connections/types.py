@@ -330,7 +330,7 @@ def _options(*more: Option, without: Collection[str] = ()) -> dict[str, Option]:
 
 
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-_CATALOGS: Final = ("sql", "rest", "hive", "glue", "dynamodb")
+CATALOG_TYPES: Final = ("sql", "rest", "hive", "glue", "dynamodb")
 
 
 def _no_credentials(definition: Definition) -> Problem | None:
@@ -400,7 +400,7 @@ _LAKE: Final = ConnectionType(
     "rfr_lake",
     _options(
         Option("extra.catalog_name", inalterable=True),
-        Option("extra.catalog_type", choices=_CATALOGS, inalterable=True),
+        Option("extra.catalog_type", choices=CATALOG_TYPES, inalterable=True),
         Option("extra.warehouse", inalterable=True),
         Option("extra.s3_endpoint", _url),
         Option("extra.s3_region"),

@@ -26,7 +26,7 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.hooks.api import ask, read_first_page, source_settings
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.lake import lake_document
+from airflow_provider_rfr.hooks.lake import lake_settings
 from airflow_provider_rfr.http.redaction import without_credentials
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def _find_tables(candidate: Definition, present: Definition | None, tables: list
 def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
     from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 
-    settings = lake_document(as_connection(definition)).settings()
+    settings = lake_settings(as_connection(definition))
     try:
         catalog = open_catalog(settings)
         loaded = {name: load_table(catalog, name) for name in tables}

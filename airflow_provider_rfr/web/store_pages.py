@@ -154,7 +154,7 @@ def read_webhooks(lake: str) -> Webhooks:
     store = control_store()
     if store is None:
         return Webhooks()
-    name = LakeHook(lake).get_lake_document().name
+    name = LakeHook(lake).get_lake_settings().name
     with store.read() as connection:
         now = store.now(connection)
         endpoints = rows.endpoints_of_table(connection, name)
@@ -183,7 +183,7 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
     store = control_store()
     if store is None or snapshot_id is None:
         return ()
-    selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, tables=(table,), snapshot_id=snapshot_id)
+    selection = rows.Selection(lake=LakeHook(lake).get_lake_settings().name, tables=(table,), snapshot_id=snapshot_id)
     with store.read() as connection:
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
 
