@@ -97,14 +97,8 @@ class ConnectionsHook(BaseHook):
 
     @contextmanager
     def _services(self) -> Iterator[Services]:
-        from airflow_provider_rfr.connections.airflow.gateways import (
-            AirflowApi,
-            ApiGateway,
-            ApiTasks,
-            DatabaseGateway,
-            DatabaseTasks,
-        )
-        from airflow_provider_rfr.connections.airflow.lookup import SecretReader, content_hash, not_allowed
+        from airflow_provider_rfr.connections.airflow.gateways import AirflowApi, ApiGateway, DatabaseGateway
+        from airflow_provider_rfr.connections.airflow.lookup import content_hash, not_allowed, read_secret
         from airflow_provider_rfr.connections.dependents import Services
 
         api = AirflowApi(self._airflow_api_conn_id)
@@ -112,17 +106,17 @@ class ConnectionsHook(BaseHook):
         if at_database is None:
             # The API is preferred where there is one, because it checks the rights of the user.
             at_database = can_be_reached() and not api.is_there()
-        gateway: DatabaseGateway | ApiGateway = DatabaseGateway() if at_database else ApiGateway(api)
         store_hook = ControlStoreHook(self._control_store_conn_id)
         # Airflow masks what it reads, and would warn of each value that is too short for that.
         with quiet_masking(), closing(store_hook.get_store()) as store:
+            hashes = content_hash(store)
+            gateway = DatabaseGateway(hashes) if at_database else ApiGateway(api, hashes)
             yield Services(
                 store,
-                content_hash(store),
+                hashes,
                 gateway,
-                DatabaseTasks() if at_database else ApiTasks(api),
                 not_allowed,
-                SecretReader(gateway.variable).read,
+                partial(read_secret, gateway.variable),
                 run_test,
                 upstream_identity,
                 partial(check_use, gateway.find),

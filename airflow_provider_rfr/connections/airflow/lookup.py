@@ -393,33 +393,21 @@ _NEVER: Final = ("env:AIRFLOW_*", "env:_AIRFLOW*")
 """Airflow's own settings and connections."""
 
 
-class SecretReader:
-    """A reader of secrets; each is masked in this process's log from then on.
+def read_secret(variable: Callable[[str], str | None], reference: SecretReference) -> str:
+    """Read a secret's value, and have it masked in logs.
 
+    :raises ConfigurationError: there is no such backend, or nothing there
     :param variable: returns Airflow's variable of that name, or None
     """
-
-    def __init__(self, variable: Callable[[str], str | None]) -> None:
-        self._readers: dict[str, Callable[[str], str | None]] = {
-            "env": os.environ.get,
-            "variable": variable,
-            "file": _read_file,
-        }
-
-    def read(self, reference: SecretReference) -> str:
-        """Read a secret's value, and have it masked in logs.
-
-        :raises ConfigurationError: there is no such backend, or nothing there
-        """
-        reader = self._readers.get(reference.backend)
-        if reader is None:
-            remedy = f"use one of {', '.join(self._readers)}"
-            raise ConfigurationError(f"SECRET '{reference}'", "names an unknown backend", remedy)
-        value = reader(reference.key)
-        if not value:
-            raise ConfigurationError(f"SECRET '{reference}'", "is not there, or empty", "set it where this runs")
-        mask_secrets([value])
-        return value
+    readers = {"env": os.environ.get, "variable": variable, "file": _read_file}
+    if reference.backend not in readers:
+        remedy = f"use one of {', '.join(readers)}"
+        raise ConfigurationError(f"SECRET '{reference}'", "names an unknown backend", remedy)
+    value = readers[reference.backend](reference.key)
+    if not value:
+        raise ConfigurationError(f"SECRET '{reference}'", "is not there, or empty", "set it where this runs")
+    mask_secrets([value])
+    return value
 
 
 def not_allowed(secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
