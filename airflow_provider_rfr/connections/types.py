@@ -90,17 +90,6 @@ def _path(option: str) -> list[str]:
     return parts_of(option.removeprefix(_EXTRA))
 
 
-def parsed_extra(text: str | None) -> dict[str, Any]:
-    """Parse extra fields from their text.
-
-    :raises ValueError: it is not a JSON object; the message does not repeat it
-    """
-    extra = object_in(text) if text else {}
-    if extra is None:
-        raise ValueError("extra is not a JSON object")
-    return dict(extra)
-
-
 def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
     changed, first = dict(extra), path[0]
     if len(path) > 1:

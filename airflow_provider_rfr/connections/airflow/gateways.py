@@ -34,7 +34,7 @@ from airflow_provider_rfr.connections.airflow.lookup import (
     worker_backends,
 )
 from airflow_provider_rfr.connections.dependents import references_of
-from airflow_provider_rfr.connections.types import PLACE, Definition, parsed_extra
+from airflow_provider_rfr.connections.types import PLACE, Definition, object_in
 from airflow_provider_rfr.exceptions import (
     AlterationRefusedError,
     AlterConnectionError,
@@ -94,11 +94,8 @@ class ApiGateway:
             page = self._checked(name, self._api.call("GET", ["connections"], query=query)).json()
             for row in page["connections"]:
                 # Secrets come masked, references do not.
-                try:
-                    extra = parsed_extra(row.get("extra"))
-                except ValueError:
-                    continue
-                definition = Definition(str(row["connection_id"]), str(row["conn_type"]), extra=extra)
+                extra = object_in(row.get("extra") or "{}")
+                definition = Definition(str(row["connection_id"]), str(row["conn_type"]), extra=extra or {})
                 if name in references_of(definition).values():
                     names.append(definition.name)
             offset += len(page["connections"])
@@ -357,11 +354,11 @@ class DatabaseGateway:
     """A gateway by Airflow's database; its transaction is the compare-and-set.
 
     The command line uses it: it needs no API server, user or password, and can remove a connection's password, which
-    def __init__(self, hashes: ContentHash) -> None:
-        self._hashes = hashes
-
     the API can't.
     """
+
+    def __init__(self, hashes: ContentHash) -> None:
+        self._hashes = hashes
 
     def read(self, name: str) -> Definition | None:
         origin = origin_of(name, server_backends())
@@ -434,6 +431,9 @@ class DatabaseGateway:
     def variable(self, name: str) -> str | None:
         from airflow.models import Variable
 
+        value: Any = Variable.get(name, default_var=None)
+        return None if value is None else str(value)
+
     def task_state(self, task: TaskRef) -> str | None:
         with session_of_airflow() as session:
             instance = _instance(session, task)
@@ -442,9 +442,6 @@ class DatabaseGateway:
     def start_task(self, task: TaskRef) -> None:
         from airflow.models.taskinstance import TaskInstance, clear_task_instances
         from sqlalchemy import select
-        value: Any = Variable.get(name, default_var=None)
-        return None if value is None else str(value)
-
 
         with session_of_airflow() as session:
             instance = _instance(session, task)
@@ -452,13 +449,13 @@ class DatabaseGateway:
                 raise ConfigurationError(str(task), "no longer exists", "start its DAG")
             # Cleared with it: what failed only because it did.
             of_run = (TaskInstance.dag_id == task.dag_id, TaskInstance.run_id == task.run_id)
+            blocked = session.scalars(select(TaskInstance).where(*of_run, TaskInstance.state == "upstream_failed"))
+            clear_task_instances([instance, *blocked], session)
+
     def _require_database(self, name: str) -> None:
         origin = origin_of(name, server_backends())
         if origin is not None:
             origin.require_database(name)
-            blocked = session.scalars(select(TaskInstance).where(*of_run, TaskInstance.state == "upstream_failed"))
-            clear_task_instances([instance, *blocked], session)
-
 
     def _expected_row(self, session: Session, expected: str, name: str) -> Any:
         row = _row(session, name, lock=True)
