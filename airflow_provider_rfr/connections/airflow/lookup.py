@@ -398,6 +398,7 @@ def read_secret(variable: Callable[[str], str | None], reference: SecretReferenc
     :param variable: returns Airflow's variable of that name, or None
     :raises ConfigurationError: there is no such backend, or nothing there
     """
+    readers: dict[str, Callable[[str], str | None]]
     readers = {"env": os.environ.get, "variable": variable, "file": _read_file}
     if reference.backend not in readers:
         remedy = f"use one of {', '.join(readers)}"
