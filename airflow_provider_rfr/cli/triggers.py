@@ -182,7 +182,7 @@ def _store(args: Namespace) -> Any:
 def _lake(args: Namespace) -> str:
     from airflow_provider_rfr.hooks.lake import LakeHook
 
-    return LakeHook(args.lake_conn_id).get_lake_document().name
+    return LakeHook(args.lake_conn_id).get_lake_settings().name
 
 
 def _selected(args: Namespace) -> tuple[Any, Selection]:

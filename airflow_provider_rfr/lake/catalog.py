@@ -11,7 +11,6 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cache, wraps
 from importlib.util import find_spec
 from math import ceil
@@ -41,6 +40,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixe
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.lake import LakeSettings as LakeSettings
 from airflow_provider_rfr.timeouts import ANSWER_SECONDS, CONNECT_SECONDS, limit_waits
 
 if TYPE_CHECKING:
@@ -79,19 +79,6 @@ _JDBC_PACKAGES: Final[Mapping[str, str]] = {
 }
 """Maven coordinates of the JDBC driver, by SQLAlchemy's name of the database."""
 _PYICEBERG_ONLY: Final = ("type", "py-catalog-impl", "py-io-impl")
-
-
-@dataclass(frozen=True, slots=True)
-class LakeSettings:
-    """The address and the settings of a lake's catalog.
-
-    :ivar name: the catalog's name; Spark has to use the same one for the same catalog
-    :ivar properties: PyIceberg's catalog properties (``type``, ``uri``, ``warehouse``, credentials);
-        they may hold secrets, so they are left out of ``repr``
-    """
-
-    name: str
-    properties: Mapping[str, str] = field(repr=False)
 
 
 def open_catalog(settings: LakeSettings) -> Catalog:

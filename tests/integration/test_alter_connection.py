@@ -229,7 +229,7 @@ import fcntl, json, os, signal, sys, time
 from pathlib import Path
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConnectionConflictError
-from tests.unit.connections.worlds import Bench
+from tests.unit.connections.worlds import HASHES, Bench
 
 folder, dies = Path(sys.argv[1]), sys.argv[2] == "dies"
 bench, file = Bench(folder), folder / "bastion.json"
@@ -237,10 +237,10 @@ bench, file = Bench(folder), folder / "bastion.json"
 def find(name):
     return Definition("bastion", "ssh", host="b", extra=json.loads(file.read_text()))
 
-def commit(expected, hashes, candidate):
+def commit(expected, candidate):
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if hashes.of(find("bastion")) != expected:
+        if HASHES.of(find("bastion")) != expected:
             raise ConnectionConflictError("bastion", "was changed meanwhile")
         time.sleep(0.2)
         file.write_text(json.dumps(dict(candidate.extra)))
