@@ -113,7 +113,6 @@ def _check_ledger(pages: int, catalog: Catalog, name: str) -> None:
     assert (0 if table is None else table.num_rows) == pages
     ledger.commit([write_page(ledger, "next.parquet", ordinal=1)], rounds=ledger.held.rounds + 1)
     table = ledger.read_pages()
-    assert table is not None
     assert table.num_rows == pages + 1
 
 
@@ -146,7 +145,6 @@ def _prepare_publish(catalog: Catalog, name: str, **options: Any) -> Callable[[]
 def _check_target(ids: list[int], generation: int, catalog: Catalog, name: str) -> None:
     _check_rows(ids, catalog, name)
     published = TargetTable(catalog, name).published("ledger")
-    assert published is not None
     assert published.generation == generation
     _publish(catalog, name, _OLD, 9)()
     _check_rows([1, 2, 3], catalog, name)

@@ -69,7 +69,6 @@ class Standalone:
 
     def restart_master(self) -> None:
         """Kill the master and start another one, which does not know the applications of the first."""
-        assert self._master is not None
         self._master.kill()
         self._master.wait()
         self._start_master()
