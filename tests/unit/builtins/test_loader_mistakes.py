@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.builtins import Removed
-from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.model import stable_id
 from airflow_provider_rfr.exceptions import DeclarationError
+from tests.unit.builtins import catalogs
 from tests.unit.builtins.declaring import load, problems
 from tests.unit.messages import check_messages, raises
 
@@ -239,15 +240,13 @@ def test_a_column_that_is_not_there_is_told_with_its_line_and_column(tmp_path: P
 
 @pytest.mark.parametrize("query", ["SELECT a\nFROM ops.t WHERE zz", "SELECT a FROM t; DROP TABLE t"])
 def test_a_mistake_in_the_query_of_an_object_of_python_has_its_place_in_the_query(query: str) -> None:
-    table = BuiltinObject(Kind.TABLE, "ops.t", stable_id("p", "t"), (Column("a", "int"),))
     with raises(DeclarationError):
-        load([table, BuiltinObject(Kind.VIEW, "ops.v", stable_id("p", "v"), query=query)])
+        load([catalogs.table("ops.t", "a int"), catalogs.view("ops.v", query)])
 
 
 def test_mistakes_of_python_are_told_too() -> None:
-    broken = BuiltinObject(Kind.TABLE, "runs", stable_id("p", "runs"), (Column("a", "strin"),))
     with raises(DeclarationError):
-        load(broken, 3, {"a": 1}, None)
+        load(catalogs.table("runs", "a strin"), 3, {"a": 1}, None)
 
 
 def test_what_is_not_there_is_told_with_all_the_rest(tmp_path: Path) -> None:

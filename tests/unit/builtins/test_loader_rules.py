@@ -12,19 +12,10 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins import Removed
 from airflow_provider_rfr.builtins.declarations import canonical_transform, documents
-from airflow_provider_rfr.builtins.model import (
-    BuiltinObject,
-    CatalogSpec,
-    Column,
-    Instance,
-    Kind,
-    Was,
-    decode,
-    encode,
-    stable_id,
-)
+from airflow_provider_rfr.builtins.model import CatalogSpec, Column, Instance, Was, decode, encode
 from airflow_provider_rfr.exceptions import ConfigurationError
 from tests.soon import soon
+from tests.unit.builtins import catalogs
 from tests.unit.builtins.declaring import PATIENT, load, loaded, problems, write
 from tests.unit.messages import raises
 
@@ -203,10 +194,8 @@ def test_a_query_or_sink_that_can_be_kept_up_to_date_is_taken(tmp_path: Path, te
 
 
 def test_a_wide_table_under_a_star_is_no_matter() -> None:
-    columns = tuple(Column(f"c{number}", "int") for number in range(2_000))
-    wide = BuiltinObject(Kind.TABLE, "ops.wide", stable_id("p", "wide"), columns)
-    over = BuiltinObject(Kind.VIEW, "ops.v", stable_id("p", "v"), query="SELECT w.* FROM ops.wide w")
-    assert len(load(wide, over).objects) == 2
+    wide = catalogs.table("ops.wide", *(f"c{number} int" for number in range(2_000)))
+    assert len(load(wide, catalogs.view("ops.v", "SELECT w.* FROM ops.wide w")).objects) == 2
 
 
 @pytest.mark.parametrize("path", ["abfss://out@account.dfs.core.windows.net/x", "/hook?page=2", "s3://bucket/x"])

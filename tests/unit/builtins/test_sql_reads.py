@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.model import BuiltinObject, Dependency, Kind, stable_id
+from airflow_provider_rfr.builtins.model import Dependency
 from airflow_provider_rfr.builtins.queries import dependencies, object_reads, unqualified
 from airflow_provider_rfr.builtins.sql import canonical_sql, columns_read, parse_query
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, UnreadableQueryError
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from tests.unit.builtins.catalogs import sink, view
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.messages import raises
 
@@ -21,10 +21,6 @@ ALL = None
 
 def reads(query: str) -> dict[str, tuple[str, ...] | None]:
     return {dependency.name: dependency.columns for dependency in dependencies(query, "ops")}
-
-
-def view(query: str, *depends_on: str) -> BuiltinObject:
-    return BuiltinObject(Kind.VIEW, "ops.v", stable_id("p", "ops.v"), query=query, depends_on=depends_on)
 
 
 @pytest.mark.parametrize(
@@ -192,13 +188,16 @@ def test_what_is_not_known_is_read_by_its_whole_name() -> None:
 
 def test_a_query_that_can_t_be_parsed_reads_what_its_author_says() -> None:
     opaque = "SELECT a FROM t ??? b"
-    assert object_reads(view(opaque, "ops.B", "ops.a")) == (Dependency("ops.a"), Dependency("ops.b"))
+    assert object_reads(view("ops.v", opaque, depends_on=("ops.B", "ops.a"))) == (
+        Dependency("ops.a"),
+        Dependency("ops.b"),
+    )
     with pytest.raises(UnreadableQueryError):
-        object_reads(view(opaque))
+        object_reads(view("ops.v", opaque))
 
 
 def test_what_its_author_says_comes_on_top_of_what_is_found() -> None:
-    assert object_reads(view("SELECT a FROM t", "ops.T", "raw.x")) == (
+    assert object_reads(view("ops.v", "SELECT a FROM t", depends_on=("ops.T", "raw.x"))) == (
         Dependency("ops.t", None, ("a",)),
         Dependency("raw.x"),
     )
@@ -206,13 +205,11 @@ def test_what_its_author_says_comes_on_top_of_what_is_found() -> None:
 
 def test_depends_on_excuses_nothing_but_what_can_t_be_parsed() -> None:
     with raises(QueryError):
-        object_reads(view("DROP TABLE t", "ops.t"))
+        object_reads(view("ops.v", "DROP TABLE t", depends_on=("ops.t",)))
 
 
 def test_a_sink_reads_its_source() -> None:
-    sink = SinkSpec("ops.Runs", "files", {"path": "x"}, ("B", "a"))
-    obj = BuiltinObject(Kind.SINK, "ops.k", stable_id("p", "ops.k"), sink=sink)
-    assert object_reads(obj) == (Dependency("ops.runs", None, ("a", "b")),)
+    assert object_reads(sink("ops.k", "ops.Runs", "B", "a")) == (Dependency("ops.runs", None, ("a", "b")),)
 
 
 def test_names_without_a_namespace_are_told_apart_from_those_that_have_one() -> None:

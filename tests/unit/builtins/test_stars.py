@@ -6,10 +6,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, stable_id
 from airflow_provider_rfr.builtins.queries import declared_columns, dependencies, expand_stars, output_columns
-from airflow_provider_rfr.builtins.sql import canonical_sql, identifier
+from airflow_provider_rfr.builtins.sql import identifier
 from airflow_provider_rfr.exceptions import QueryError
+from tests.unit.builtins.catalogs import table, view
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.messages import raises
 
@@ -226,23 +226,12 @@ def test_a_union_of_hundreds_has_columns() -> None:
     assert output_columns(query, COLUMNS.get) == ("x",)
 
 
-def view(name: str, query: str, *columns: str) -> BuiltinObject:
-    declared = tuple(Column(column, "string") for column in columns)
-    return BuiltinObject(Kind.VIEW, name, stable_id("p", name), declared, query=query)
-
-
 def test_views_over_views_have_the_columns_of_their_queries() -> None:
-    table = BuiltinObject(Kind.TABLE, "ops.T", stable_id("p", "t"), (Column("A", "int"), Column("b", "int")))
-    found = declared_columns([view("ops.w", "SELECT * FROM v"), view("ops.v", "SELECT *, 1 AS c FROM OPS.t"), table])
+    views = view("ops.w", "SELECT * FROM v"), view("ops.v", "SELECT *, 1 AS c FROM OPS.t")
+    found = declared_columns([*views, table("ops.T", "A int", "b int")])
     assert (found("ops.w"), found("OPS.V"), found("ops.x")) == (("A", "b", "c"), ("A", "b", "c"), None)
 
 
 def test_views_in_a_circle_have_no_columns_and_end() -> None:
     found = declared_columns([view("ops.a", "SELECT * FROM ops.b"), view("ops.b", "SELECT * FROM ops.a")])
     assert found("ops.a") is None
-
-
-def test_expanding_is_no_change_of_the_authors_query() -> None:
-    query = "SELECT * FROM ops.runs"
-    assert canonical_sql(expanded(query)) != canonical_sql(query)
-    assert query == "SELECT * FROM ops.runs"
