@@ -174,7 +174,6 @@ def test_a_using_makes_values_where_its_was_meets_the_column_and_values_are_need
 
 
 def test_of_several_the_newest_was_that_meets_is_taken_and_any_old_name_may_be_used() -> None:
-    """Row 22."""
     length = Was("b", "string", "length(b)")
     new = columns(column("c int", length, Was("a", "double", "CAST(a AS int)"), Was("a", None, "0")))
     for there, text in (

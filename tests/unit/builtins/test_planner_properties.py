@@ -176,7 +176,6 @@ def test_a_catalog_that_does_the_steps_meets_nothing_that_is_missing_and_ends_as
 def test_a_deploy_that_died_anywhere_is_gone_on_with_or_taken_back_and_ends_as_declared(
     two: tuple[dict[int, Draft], dict[int, Draft]], back: bool, data: Any
 ) -> None:
-    """Rows 29, 30, 31 and 58, at the level of a plan."""
     first, second = two
     catalog = first_version(first)
     tables = [item.name for item in first.values() if item.kind is Kind.TABLE]

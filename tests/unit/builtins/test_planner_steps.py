@@ -26,7 +26,7 @@ from tests.unit.builtins.catalogs import (
     steps,
     table,
     view,
-)  # fmt: skip
+)
 from tests.unit.messages import check_messages, raises
 
 T, WIDER = table("ops.t", "id bigint", "rows int"), table("ops.t", "id bigint", "rows bigint")

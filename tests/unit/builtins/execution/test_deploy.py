@@ -42,6 +42,12 @@ def told(done: Applied) -> list[tuple[str, str]]:
     return [(step.how, step.name) for step in done.steps]
 
 
+def filled(place: Place, declared: BuiltinObject, *rows: dict[str, Any]) -> None:
+    """Deploy a table, and append rows to it."""
+    place.deploy(spec("1.0", declared))
+    place.append(declared.name, *rows)
+
+
 def waiting(place: Place) -> dict[str, Garbage]:
     with place.store.read() as connection:
         return {item.physical: item for item in queued(connection, PROJECT)}
@@ -243,8 +249,7 @@ def data_files(place: Place, name: str) -> list[str]:
 def test_fields_change_without_a_rewrite_wherever_their_struct_is(
     place: Place, fields: str, former: dict[str, str], struct: dict[str, int | None]
 ) -> None:
-    place.deploy(spec("1.0", nested("a:int,b:int")))
-    place.append("ops.t", ROW)
+    filled(place, nested("a:int,b:int"), ROW)
     files, after = data_files(place, "ops.t"), spec("1.1", nested(fields, former))
     assert told(place.settle(after)) == [("evolve", "ops.t")]
     assert place.rows("ops.t") == [in_all(struct)] and data_files(place, "ops.t") == files
@@ -256,8 +261,7 @@ def test_fields_change_without_a_rewrite_wherever_their_struct_is(
 
 
 def test_a_field_that_seems_to_have_another_name_is_asked_about(place: Place) -> None:
-    place.deploy(spec("1.0", nested("a:int,b:int")))
-    place.append("ops.t", ROW)
+    filled(place, nested("a:int,b:int"), ROW)
     found = place.plan(spec("1.1", nested("x:int,b:int")))
     said = [str(problem) for problem in found.blocked[0].problems]
     assert "if s.x is s.a under a new name, write was: {fields: {x: a}}" in said
@@ -272,8 +276,7 @@ def test_a_field_does_not_take_the_name_of_one_that_is_there(place: Place) -> No
 
 
 def test_a_column_is_required_only_if_every_row_has_a_value(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "id bigint", "n int")))
-    place.append("ops.t", {"id": 1, "n": 5}, {"id": None, "n": 6})
+    filled(place, table("ops.t", "id bigint", "n int"), {"id": 1, "n": 5}, {"id": None, "n": 6})
     wanted = spec("1.1", table("ops.t", "id bigint!", "n int!", keys=("id",)))
     (stopped,) = place.plan(wanted).blocked
     assert [str(problem) for problem in stopped.problems] == [
@@ -317,8 +320,7 @@ def test_a_row_without_a_value_that_comes_after_the_plan_is_not_required_to_have
 
 
 def test_an_expression_of_an_earlier_release_is_not_run_again_for_a_column_that_becomes_required(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "n string")))
-    place.append("ops.t", {"n": "5"})
+    filled(place, table("ops.t", "n string"), {"n": "5"})
     for kind in ("int", "int!"):
         place.settle(spec("1.1", table("ops.t", made(f"n {kind}", "CAST(n AS int) * 2"))))
     assert place.rows("ops.t") == [{"n": 10}]
@@ -374,8 +376,7 @@ def test_a_rewrite_changes_columns_and_rows_in_one_tagged_snapshot(place: Place)
 
 @pytest.mark.parametrize("how", ["gc", "next deploy"])
 def test_files_of_a_rewrite_that_died_and_was_given_up_are_deleted(place: Place, how: str) -> None:
-    place.deploy(spec("1.0", NARROW))
-    place.append("ops.t", {"id": 1, "n": 5})
+    filled(place, NARROW, {"id": 1, "n": 5})
     before = sorted(place.folder.rglob("*.parquet"))
 
     def die(effect: str) -> None:
@@ -394,8 +395,7 @@ def test_files_of_a_rewrite_that_died_and_was_given_up_are_deleted(place: Place,
 
 
 def test_rows_appended_while_a_table_is_rewritten_are_not_lost(place: Place) -> None:
-    place.deploy(spec("1.0", NARROW))
-    place.append("ops.t", {"id": 1, "n": 5})
+    filled(place, NARROW, {"id": 1, "n": 5})
     place.engine.during = lambda: place.append("ops.t", {"id": 2, "n": 6})
     place.settle(spec("1.1", text_of("CAST(n AS string)")))
     assert place.rows("ops.t") == [{"id": 1, "n": "5"}, {"id": 2, "n": "6"}]
@@ -403,8 +403,7 @@ def test_rows_appended_while_a_table_is_rewritten_are_not_lost(place: Place) -> 
 
 
 def test_an_expression_that_leaves_a_required_column_without_a_value_changes_nothing(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "id bigint")))
-    place.append("ops.t", {"id": 1})
+    filled(place, table("ops.t", "id bigint"), {"id": 1})
     before = place.snapshots()
     with raises(StepError):
         place.deploy(spec("1.1", table("ops.t", "id bigint", made("n int!", "CAST(NULL AS int)"))))
@@ -413,8 +412,7 @@ def test_an_expression_that_leaves_a_required_column_without_a_value_changes_not
 
 def test_an_emptied_table_keeps_its_identity_and_its_older_snapshots(place: Place) -> None:
     """What says that its rows may be made again is emptied rather than asked about."""
-    place.deploy(spec("1.0", replace(NARROW, keep=False)))
-    place.append("ops.t", {"id": 1, "n": 5})
+    filled(place, replace(NARROW, keep=False), {"id": 1, "n": 5})
     done = place.settle(spec("1.1", replace(INCOMPATIBLE, keep=False)))
     assert told(done) == [("replace_empty", "ops.t")]
     assert place.rows("ops.t") == [] and tags(place, "ops.t") == [None, f"{done.deploy_id}/1"]
