@@ -56,7 +56,10 @@ class Platform:
     def run_app(self, lake: LakeSettings, **fields: Any) -> tuple[int, dict[str, Any], str]:
         """Run the application by a document with these fields, without those that are None."""
         config = self.folder / "migration.json"
-        document = {"lake": {"name": lake.name, "properties": dict(lake.properties)}, "store": self.store}
+        document: dict[str, Any] = {
+            "lake": {"name": lake.name, "properties": dict(lake.properties)},
+            "store": self.store,
+        }
         document |= {"version": "1.0", "objects": ["objects"], **fields}
         config.write_text(json.dumps({name: value for name, value in document.items() if value is not None}))
         ended = run_python(APP, "--config", config, cwd=self.folder, expect=None)

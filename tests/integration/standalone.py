@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +169,7 @@ class ClusterRunner(Runner):
         config: Path,
         *,
         app: Path = APP,
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         settings: dict[str, str] | None = None,
     ) -> subprocess.Popen[str]:
         settings = {**executor_settings(self._python), **(settings or {})}

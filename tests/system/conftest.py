@@ -91,7 +91,7 @@ class Story:
             state = str(self.airflow.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
             return state if state in ENDED else None
 
-        return wait_for(ended, describe=lambda: f"{dag} {run} did not end: {self.log(dag, run)[-3000:]}")
+        return str(wait_for(ended, describe=lambda: f"{dag} {run} did not end: {self.log(dag, run)[-3000:]}"))
 
     def wait_for_end(self, dag: str, run: str, task: str = "refresh") -> dict[str, Any]:
         """The task when its run has ended."""
