@@ -12,7 +12,7 @@ import difflib
 import math
 import re
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -169,6 +169,20 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 
 Location: TypeAlias = tuple[str | int, ...]
+
+
+def leaves(tree: Any, place: Location = ()) -> Iterator[tuple[Location, Any]]:
+    """Yield values that are neither mappings nor lists, with their places; nothing for empty ones."""
+    if isinstance(tree, Mapping):
+        for key, item in tree.items():
+            yield from leaves(item, (*place, key))
+    elif isinstance(tree, (list, tuple)):
+        for index, item in enumerate(tree):
+            yield from leaves(item, (*place, index))
+    else:
+        yield place, tree
+
+
 _LONGEST_VALUE: Final = 60
 _UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")
 _WITHOUT_VALUE: Final = (*_UNKNOWN, "missing", "union_tag_not_found", "union_tag_invalid", "value_error", "too_short")

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_WAITING: Final = 100
-_MAX_AGE: Final = timedelta(hours=1)
-_KNOWN: Final = REPORTED_AGAIN + timedelta(days=1)
-"""How long keys of appended rows are kept: longer than a process reports rows again."""
-_LONGEST_WAIT: Final = timedelta(days=7)
+_MAX_AGE: Final = 3_600_000
+_KNOWN: Final = (REPORTED_AGAIN + timedelta(days=1)) // timedelta(milliseconds=1)
+"""How long keys of appended rows are kept: longer than a process reports rows again. In milliseconds, as all here."""
+_LONGEST_WAIT: Final = 7 * 86_400_000
 _AT_ONCE: Final = 10_000
-_LEASE: Final = timedelta(minutes=5)
+_LEASE: Final = 300_000
 """How long the others leave the upkeep to one process; after a failure also how long nobody tries again."""
 _PATIENCE: Final = 5.0
 
@@ -99,10 +99,10 @@ class History:
     def _take(self, connection: Connection, always: bool) -> Grant | None:
         now = self._store.now(connection)
         count, oldest = store_rows.waiting(connection, self._lake)
-        is_due = count > _MAX_WAITING or (oldest is not None and oldest <= now - _milliseconds(_MAX_AGE))
+        is_due = count > _MAX_WAITING or (oldest is not None and oldest <= now - _MAX_AGE)
         if not (is_due or (always and count)):
             return None
-        return take_lease(connection, now, LeaseKind.HISTORY, self._lake, default_holder(), _milliseconds(_LEASE))
+        return take_lease(connection, now, LeaseKind.HISTORY, self._lake, default_holder(), _LEASE)
 
     def _append(self, table: str, rows: Mapping[str, str]) -> int:
         appended = append_rows_once(self._catalog, table, [orjson.loads(row) for row in rows.values()])
@@ -122,10 +122,6 @@ class History:
 
     def _drop_old(self, connection: Connection) -> None:
         now = self._store.now(connection)
-        appended, reported = now - _milliseconds(_KNOWN), now - _milliseconds(_LONGEST_WAIT)
+        appended, reported = now - _KNOWN, now - _LONGEST_WAIT
         if lost := store_rows.drop_old(connection, self._lake, appended_before=appended, reported_before=reported):
             _log.warning("%s rows of the history tables could not be appended for a week; they are dropped", lost)
-
-
-def _milliseconds(span: timedelta) -> int:
-    return int(span.total_seconds() * 1000)

@@ -16,3 +16,9 @@ def one_line(text: str, longest: int) -> str:
 def printable(text: str) -> str:
     """Return the text with a sign for each character that can't be printed: it may come from a source."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def well_formed(text: str) -> str:
+    """Join surrogate pairs, and write U+FFFD for each half of one, so that every encoding can carry the text."""
+    # Of str itself: a subclass may override encode.
+    return text if text.isascii() else str.encode(text, "utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import wraps
 from typing import Any
 from uuid import UUID
 
@@ -99,35 +100,35 @@ class Release:
         obj = self.objects[number]
         if obj.kind == "table":
             return [(col.uid, col.name, col.type) for col in obj.cols]
-        assert obj.query is not None
         if obj.query.form == "star":
             outputs = self.outputs(obj.query.inputs[0])
             return [output for output in outputs if obj.seen is None or output[0] in obj.seen]
-        outputs = [(alias, alias, self._kind(source, key)) for source, key, alias in obj.query.picks]
+        outputs = [(alias, alias, self.output(source, key)[1]) for source, key, alias in obj.query.picks]
         return [*outputs, ("many", "many", "bigint")] if obj.query.form == "most" else outputs
 
-    def _kind(self, number: int, key: str) -> str:
-        return next(kind for one, _, kind in self.outputs(number) if one == key)
+    def output(self, number: int, key: str) -> tuple[str, str]:
+        """Name and type of one of them."""
+        return next((name, kind) for one, name, kind in self.outputs(number) if one == key)
 
-    def name_of(self, number: int, key: str) -> str:
-        return next(name for one, name, _ in self.outputs(number) if one == key)
+    def put(self, obj: Obj, **changes: Any) -> bool:
+        """Change an object. That is always possible."""
+        self.objects[obj.number] = replace(obj, **changes)
+        return True
 
     def sql(self, query: Query) -> str:
         """The query's text, with the names of now."""
         names = [self.objects[number].name for number in query.inputs]
         if query.style == 1:
-            plain = self.sql(replace(query, style=0))
-            return f"{plain.lower()} -- why"
+            return f"{self.sql(replace(query, style=0)).lower()} -- why"
         if query.style == 2:
             names = [name.upper() for name in names]
         if query.form == "star":
             return f"SELECT * FROM {names[0]}"
         alias = dict(zip(query.inputs, "lr", strict=False))
-        picks = [f"{alias[source]}.{self.name_of(source, key)} AS {name}" for source, key, name in query.picks]
+        picks = [(f"{alias[source]}.{self.output(source, key)[0]}", name) for source, key, name in query.picks]
         if query.form == "most":
-            picks = [f"max({alias[source]}.{self.name_of(source, key)}) AS {name}" for source, key, name in query.picks]
-            picks.append("count(*) AS many")
-        text = f"SELECT {', '.join(picks)} FROM {names[0]} l"
+            picks = [*((f"max({column})", name) for column, name in picks), ("count(*)", "many")]
+        text = f"SELECT {', '.join(f'{value} AS {name}' for value, name in picks)} FROM {names[0]} l"
         if query.form == "join":
             text += f" JOIN {names[1]} r ON l.id = r.id"
         return f"{text} WHERE l.id % 2 = 0" if query.even else text
@@ -151,11 +152,8 @@ class Release:
             document |= {"keep": obj.keep, "columns": [self._column(obj, col, bases) for col in obj.cols]}
         elif obj.kind == "sink":
             source = self.objects[obj.source]
-            sink: dict[str, Any] = {
-                "source": source.name,
-                "to": "files",
-                "settings": {"path": f"{folder}/{obj.number}"},
-            }
+            sink: dict[str, Any] = {"source": source.name, "to": "files"}
+            sink["settings"] = {"path": f"{folder}/{obj.number}"}
             if obj.sends is None:
                 sink["follow_schema"] = True
             elif obj.sends:
@@ -205,8 +203,8 @@ class Table:
 
     def typed(self, rows: Sequence[Row] | None = None) -> list[dict[str, Any]]:
         """These rows, or all, as a table holds them."""
-        shown = self.rows if rows is None else rows
-        return [{col.name: typed(row[col.uid], col.type) for col in self.cols} for row in shown]
+        rows = self.rows if rows is None else rows
+        return [{col.name: typed(row[col.uid], col.type) for col in self.cols} for row in rows]
 
     def becomes(self, obj: Obj) -> Table:
         """With the columns that are declared now."""
@@ -264,7 +262,7 @@ class Author:
     def next(self, before: Release) -> Release:
         """One to four changes, and what they ask of those that read what is changed."""
         safe = self.random.random() < 0.3
-        objects = {number: self._aged(item, before) for number, item in before.objects.items()}
+        objects = {number: self._aged(item) for number, item in before.objects.items()}
         new = replace(before, objects=objects, losses=frozenset(), safe=safe, did=())
         done = []
         for _ in range(self.random.randint(1, 4)):
@@ -294,7 +292,7 @@ class Author:
                     free = self.free_column(new, obj, crashed, before)
                     col = replace(col, name=free) if free else col
                 cols.append(col)
-            new.objects[obj.number] = replace(obj, cols=tuple(cols))
+            new.put(obj, cols=tuple(cols))
         self.mend(new)
         for _ in range(self.random.randint(0, 1)):
             self.random.choice((_add_comment, _change_query))(self, new, crashed)
@@ -312,7 +310,7 @@ class Author:
 
     # What a release is made of
 
-    def _aged(self, obj: Obj, before: Release) -> Obj:
+    def _aged(self, obj: Obj) -> Obj:
         """With what its columns were in the declaration, or without."""
         keeps = self.random.random() < 0.5
         return replace(obj, cols=tuple(replace(col, plus=None, kept=col.kept if keeps else ()) for col in obj.cols))
@@ -395,14 +393,14 @@ class Author:
                 if query is None:
                     del new.objects[obj.number]
                 else:
-                    new.objects[obj.number] = replace(obj, query=query, seen=None)
+                    new.put(obj, query=query, seen=None)
         for obj in new.of("sink"):
             source = new.objects.get(obj.source)
             if source is None or source.kind != "table":
                 del new.objects[obj.number]
             elif obj.sends:
                 there = {col.uid for col in source.cols}
-                new.objects[obj.number] = replace(obj, sends=tuple(uid for uid in obj.sends if uid in there))
+                new.put(obj, sends=tuple(uid for uid in obj.sends if uid in there))
 
 
 def _runs(new: Release, obj: Obj) -> bool:
@@ -435,10 +433,12 @@ def _losses(before: Release, new: Release) -> set[str]:
 
 
 # Changes: each says whether there was something to change.
+Change = Callable[[Author, Release, Release], bool]
+ColumnChange = Callable[[Author, Release, Release, Obj, Col], bool]
 
 
-def _pick(author: Author, found: Sequence[Any]) -> Any:
-    return author.random.choice(found) if found else None
+def _pick(author: Author, choices: Sequence[Any]) -> Any:
+    return author.random.choice(choices) if choices else None
 
 
 def _some_table(author: Author, new: Release) -> Obj:
@@ -452,15 +452,25 @@ def _some_column(author: Author, obj: Obj, before: Release) -> Any:
     return _pick(author, [col for col in obj.cols if col.uid != ID and (col.uid, col.name, col.type) in old])
 
 
+def _of_a_column(change: ColumnChange) -> Change:
+    """Change some column of some table."""
+
+    @wraps(change)
+    def changed(author: Author, new: Release, before: Release) -> bool:
+        obj = _some_table(author, new)
+        column = _some_column(author, obj, before)
+        return column is not None and change(author, new, before, obj, column)
+
+    return changed
+
+
 def _is_starred(new: Release, column: Col) -> bool:
     """Whether a star stands for it, by its name: another column under that name would take its place."""
     return any(column.uid in (view.seen or ()) for view in new.of("view", "mview"))
 
 
-def _put(new: Release, obj: Obj, column: Col, other: Col | None) -> bool:
-    cols = [other if col.uid == column.uid else col for col in obj.cols]
-    new.objects[obj.number] = replace(obj, cols=tuple(col for col in cols if col is not None))
-    return True
+def _put(new: Release, obj: Obj, column: Col, **changes: Any) -> bool:
+    return new.put(obj, cols=tuple(replace(col, **changes) if col.uid == column.uid else col for col in obj.cols))
 
 
 def _add_column(author: Author, new: Release, before: Release) -> bool:
@@ -470,35 +480,26 @@ def _add_column(author: Author, new: Release, before: Release) -> bool:
         return False
     plus = author.any_plus() if not new.safe and author.random.random() < 0.5 else None
     place = author.random.randint(1, len(obj.cols))
-    cols = [*obj.cols[:place], author.column(name, plus=plus), *obj.cols[place:]]
-    new.objects[obj.number] = replace(obj, cols=tuple(cols))
-    return True
+    return new.put(obj, cols=(*obj.cols[:place], author.column(name, plus=plus), *obj.cols[place:]))
 
 
-def _widen(author: Author, new: Release, before: Release) -> bool:
-    obj = _some_table(author, new)
-    column = _some_column(author, obj, before)
-    if column is None or column.type not in WIDER:
-        return False
-    return _put(new, obj, column, replace(column, type=WIDER[column.type]))
+@_of_a_column
+def _widen(author: Author, new: Release, before: Release, obj: Obj, column: Col) -> bool:
+    return column.type in WIDER and _put(new, obj, column, type=WIDER[column.type])
 
 
 def _add_comment(author: Author, new: Release, before: Release) -> bool:
     obj = _pick(author, new.of("table", "view", "mview"))
     comment = f"said {author.any_plus()}"
     if obj.kind == "table" and author.random.random() < 0.5:
-        column = author.random.choice(obj.cols)
-        return _put(new, obj, column, replace(column, comment=comment))
-    new.objects[obj.number] = replace(obj, comment=author.random.choice((None, comment)))
-    return True
+        return _put(new, obj, author.random.choice(obj.cols), comment=comment)
+    return new.put(obj, comment=author.random.choice((None, comment)))
 
 
 def _set_properties(author: Author, new: Release, before: Release) -> bool:
     obj = _pick(author, new.of("table", "view", "mview"))
     names = author.random.sample("abc", author.random.randint(0, 2))
-    properties = tuple((name, str(author.any_plus())) for name in sorted(names))
-    new.objects[obj.number] = replace(obj, properties=properties)
-    return True
+    return new.put(obj, properties=tuple((name, str(author.any_plus())) for name in sorted(names)))
 
 
 def _reformat(author: Author, new: Release, before: Release) -> bool:
@@ -506,77 +507,64 @@ def _reformat(author: Author, new: Release, before: Release) -> bool:
     if obj is None:
         return False
     style = author.random.choice([style for style in range(3) if style != obj.query.style])
-    new.objects[obj.number] = replace(obj, query=replace(obj.query, style=style))
-    return True
+    return new.put(obj, query=replace(obj.query, style=style))
 
 
-def _drop_column(author: Author, new: Release, before: Release) -> bool:
-    obj = _some_table(author, new)
-    column = _some_column(author, obj, before)
-    if column is None or len(obj.cols) < 3:
+@_of_a_column
+def _drop_column(author: Author, new: Release, before: Release, obj: Obj, column: Col) -> bool:
+    if len(obj.cols) < 3:
         return False
     for sink in new.of("sink"):
         if sink.source == obj.number and sink.sends == ():
             # What it sends has to be said before one of these goes.
-            sends = tuple(col.uid for col in obj.cols if col.uid in (sink.seen or {col.uid}))
-            new.objects[sink.number] = replace(sink, sends=sends)
-    return _put(new, obj, column, None)
+            new.put(sink, sends=tuple(col.uid for col in obj.cols if col.uid in (sink.seen or {col.uid})))
+    return new.put(obj, cols=tuple(col for col in obj.cols if col.uid != column.uid))
 
 
-def _rename_column(author: Author, new: Release, before: Release) -> bool:
-    obj = _some_table(author, new)
-    column = _some_column(author, obj, before)
-    name = author.free_column(new, obj, before) if column else None
+@_of_a_column
+def _rename_column(author: Author, new: Release, before: Release, obj: Obj, column: Col) -> bool:
+    name = author.free_column(new, obj, before)
     if name is None:
         return False
-    _put(new, obj, column, replace(column, name=name))
+    _put(new, obj, column, name=name)
     if author.random.random() < 0.3 and not _is_starred(new, column):
         # Another column takes the name that is given up.
         obj = new.objects[obj.number]
-        new.objects[obj.number] = replace(obj, cols=(*obj.cols, author.column(column.name)))
+        new.put(obj, cols=(*obj.cols, author.column(column.name)))
     return True
 
 
-def _swap_columns(author: Author, new: Release, before: Release) -> bool:
-    obj = _some_table(author, new)
-    one = _some_column(author, obj, before)
+@_of_a_column
+def _swap_columns(author: Author, new: Release, before: Release, obj: Obj, column: Col) -> bool:
     other = _some_column(author, obj, before)
-    if one is None or one == other or _is_starred(new, one) != _is_starred(new, other):
+    if column == other or _is_starred(new, column) != _is_starred(new, other):
         return False
-    _put(new, obj, one, replace(one, name=other.name))
-    return _put(new, new.objects[obj.number], other, replace(other, name=one.name))
+    _put(new, obj, column, name=other.name)
+    return _put(new, new.objects[obj.number], other, name=column.name)
 
 
-def _retype(author: Author, new: Release, before: Release) -> bool:
-    obj = _some_table(author, new)
-    column = _some_column(author, obj, before)
-    if column is None:
-        return False
+@_of_a_column
+def _retype(author: Author, new: Release, before: Release, obj: Obj, column: Col) -> bool:
     kind = author.random.choice([name for name in TYPES if name not in (column.type, WIDER.get(column.type))])
     plus = None if not obj.keep and author.random.random() < 0.5 else author.any_plus()
-    return _put(new, obj, column, replace(column, type=kind, plus=plus))
+    return _put(new, obj, column, type=kind, plus=plus)
 
 
 def _reorder(author: Author, new: Release, before: Release) -> bool:
     obj = _some_table(author, new)
-    new.objects[obj.number] = replace(obj, cols=tuple(author.random.sample(obj.cols, len(obj.cols))))
-    return True
+    return new.put(obj, cols=tuple(author.random.sample(obj.cols, len(obj.cols))))
 
 
 def _rename_object(author: Author, new: Release, before: Release) -> bool:
     obj = _pick(author, new.of("table", "view", "mview", "sink"))
     name = author.free_name(new)
     author.used.add(name)
-    new.objects[obj.number] = replace(obj, name=name)
-    return True
+    return new.put(obj, name=name)
 
 
 def _swap_objects(author: Author, new: Release, before: Release) -> bool:
     one, other = (_pick(author, new.of("table", "view", "mview")) for _ in range(2))
-    if one.number == other.number:
-        return False
-    new.objects[one.number], new.objects[other.number] = replace(one, name=other.name), replace(other, name=one.name)
-    return True
+    return one.number != other.number and new.put(one, name=other.name) and new.put(other, name=one.name)
 
 
 def _another_table(author: Author, new: Release, before: Release) -> bool:
@@ -599,17 +587,13 @@ def _remove_object(author: Author, new: Release, before: Release) -> bool:
     if obj is None or obj.number not in before.objects:
         return False
     del new.objects[obj.number]
-    author.mend(new)
     return True
 
 
 def _change_query(author: Author, new: Release, before: Release) -> bool:
     obj = _pick(author, new.of("view", "mview"))
     query = author.query(new, obj.number, obj.kind) if obj else None
-    if query is not None:
-        new.objects[obj.number] = replace(obj, query=query, seen=None)
-    author.mend(new)
-    return query is not None
+    return query is not None and new.put(obj, query=query, seen=None)
 
 
 def _table_to_view(author: Author, new: Release, before: Release) -> bool:
@@ -617,19 +601,12 @@ def _table_to_view(author: Author, new: Release, before: Release) -> bool:
     tables = [table for table in new.of("table") if table.number in before.objects and table.number not in sources]
     obj = _pick(author, tables if len(new.of("table")) > 2 else [])
     query = author.query(new, obj.number) if obj else None
-    if query is not None:
-        new.objects[obj.number] = replace(obj, kind="view", cols=(), query=query, keep=True, seen=None)
-        author.mend(new)
-    return query is not None
+    return query is not None and new.put(obj, kind="view", cols=(), query=query, keep=True, seen=None)
 
 
 def _view_to_table(author: Author, new: Release, before: Release) -> bool:
     obj = _pick(author, [view for view in new.of("view") if view.number in {one.number for one in before.of("view")}])
-    if obj is None:
-        return False
-    new.objects[obj.number] = replace(obj, kind="table", cols=author._some_columns(), query=None, seen=None)
-    author.mend(new)
-    return True
+    return obj is not None and new.put(obj, kind="table", cols=author._some_columns(), query=None, seen=None)
 
 
 SAFE = (_add_column, _add_column, _widen, _widen, _add_comment, _set_properties, _reformat)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -48,6 +49,15 @@ def wait_until(
         assert time.monotonic() < end, f"after {seconds:g} s: {describe()}"
         time.sleep(every)
     return found
+
+
+def answers(url: str) -> bool:
+    """Tell whether a server answers well."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
 
 
 def assert_grows_in_proportion(action: Callable[[int], object], *, small: int, large: int) -> None:

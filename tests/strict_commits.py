@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -113,16 +113,21 @@ def _check_ledger(pages: int, catalog: Catalog, name: str) -> None:
     assert (0 if table is None else table.num_rows) == pages
     ledger.commit([write_page(ledger, "next.parquet", ordinal=1)], rounds=ledger.held.rounds + 1)
     table = ledger.read_pages()
-    assert table is not None
     assert table.num_rows == pages + 1
+
+
+def write_files(
+    target: TargetTable, rows: pa.Table, *, rows_stay: bool = False, inferred: bool = False
+) -> list[DataFile]:
+    """Write the rows to files that no commit names yet, planned for the table as the target knows it."""
+    prepared = target.prepare(rows.schema, "evolve", inferred=inferred, rows_stay=rows_stay)
+    return [stored.describe(prepared.layout) for stored, _ in prepared.write(rows)]
 
 
 def _publish(catalog: Catalog, name: str, rows: pa.Table, generation: int, **options: Any) -> Callable[[], object]:
     """Prepare a publish, but for its commit."""
     target = TargetTable(catalog, name)
-    stays = options.get("mode") == "append" or "replace_where" in options
-    prepared = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=stays)
-    files: Sequence[DataFile] = [stored.describe(prepared.layout) for stored, _ in prepared.write(rows)]
+    files = write_files(target, rows, rows_stay=options.get("mode") == "append" or "replace_where" in options)
     summary = {"rfr.ledger": "ledger", "rfr.generation": str(generation)}
     arguments: Mapping[str, Any] = {"mode": "replace", "replace_where": None, **options}
     return partial(target.commit, files, ("ledger", generation), summary=summary, **arguments)
@@ -140,7 +145,6 @@ def _prepare_publish(catalog: Catalog, name: str, **options: Any) -> Callable[[]
 def _check_target(ids: list[int], generation: int, catalog: Catalog, name: str) -> None:
     _check_rows(ids, catalog, name)
     published = TargetTable(catalog, name).published("ledger")
-    assert published is not None
     assert published.generation == generation
     _publish(catalog, name, _OLD, 9)()
     _check_rows([1, 2, 3], catalog, name)

@@ -20,10 +20,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
-from airflow_provider_rfr.store.deliveries import EndpointKey
-from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.deliveries import Delivery, EndpointKey, Selection
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+from airflow_provider_rfr.webhooks.operations import DeadLetter, DeliverySummary
+from airflow_provider_rfr.webhooks.outbox import delivery_id, enqueue
 
 LAKE, TABLE = "rfr", "raw.orders"
 LOOPBACK = ("127.0.0.1", "localhost")
@@ -245,3 +248,46 @@ def events(*sequences: int, table: str = TABLE, collections: Sequence[str] = ("o
         )
         for number in sequences
     ]
+
+
+class Post:
+    """A store, and dispatchers for it whose time goes as fast as they sleep."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = FakeClock()
+        self.store = open_store(f"sqlite:///{folder}/control.db", clock=self.clock)
+        self.endpoints: dict[Any, Endpoint] = {}
+
+    def owe(self, url: str, *sequences: int, name: str = "hook", table: str = "raw.orders", **fields: Any) -> None:
+        self.endpoints[key(name, table)] = endpoint(url, name, **fields)
+        self.commit(*sequences, table=table)
+
+    def commit(self, *sequences: int, **event: Any) -> None:
+        enqueue(self.store, events(*sequences, **event), self.endpoints)
+
+    def dispatcher(self, **options: Any) -> Dispatcher:
+        return loopback_dispatcher(self.store, self.endpoints, **options)
+
+    def deliver(self, **options: Any) -> DeliverySummary:
+        return self.dispatcher(**options).deliver_due()
+
+    def drain(self, **options: Any) -> DeliverySummary:
+        return self.dispatcher(**options).deliver_due(until_empty=True)
+
+    def hop(self) -> None:
+        """Deliver, and go to the moment when there is more to do, until there is nothing."""
+        while (due := self.deliver().next_due) is not None:
+            self.clock.time = max(self.clock.time, due.timestamp()) + 0.001
+
+    def letters(self, **options: Any) -> list[DeadLetter]:
+        """Deliver, and return the dead letters that somebody is told of."""
+        letters: list[DeadLetter] = []
+        self.drain(on_dead=letters.append, **options)
+        return letters
+
+    def rows(self, **selection: Any) -> list[Delivery]:
+        return operations.deliveries(self.store, Selection(**selection), None)
+
+    def row(self, sequence: int = 1, name: str = "hook") -> Delivery:
+        (row,) = self.rows(ids=[delivery_id(f"commit-{sequence}", name)])
+        return row

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_rfr import lazy_exports
 from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, Removed, Was, stable_id
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks import SinkSpec
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.declarations import load_objects

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from airflow_provider_rfr.builtins.model import Column, Was
 from airflow_provider_rfr.builtins.plan import StepAction
@@ -73,6 +73,11 @@ class ColumnChange:
     before: str = ""
     after: str = ""
 
+    @property
+    def key(self) -> str:
+        """Return the column's name as it is compared."""
+        return self.column.casefold()
+
     def __str__(self) -> str:
         return self.what.words.format(column=self.column, before=self.before, after=self.after)
 
@@ -129,6 +134,22 @@ class Effects:
     def __or__(self, other: Effects) -> Effects:
         shape, contents = self.shape | other.shape, self.contents | other.contents
         return Effects(shape, contents, {**self.gone, **other.gone}, self.widened | other.widened)
+
+
+class _Kept(NamedTuple):
+    """A column that stays, as it was and as it is declared, and its types: the old and the declared one, and
+    ``called``, the old one with its fields under their new names. It is the old one if a name is still taken."""
+
+    was: Column
+    column: Column
+    old: ColumnType
+    called: ColumnType
+    new: ColumnType
+    is_taken: bool
+
+    @property
+    def change(self) -> TypeChange:
+        return classify(str(self.called), self.column.type)
 
 
 @dataclass(frozen=True)
@@ -190,49 +211,33 @@ class ColumnDiff:
         return {was: self.wanted[name].name for name, was in self.renames.items()}
 
     @cached_property
-    def sources(self) -> dict[str, Column]:
-        """Return the former columns by the new names, as they are compared; new columns have no entry."""
+    def kept(self) -> dict[str, _Kept]:
+        """Return the columns that stay, by their new names, as they are compared."""
         origins = ((name, self.renames.get(name, name if name not in self.called else "")) for name in self.wanted)
-        return {name: self.before[was] for name, was in origins if was in self.before}
+        return {name: self._keep(self.before[was], self.wanted[name]) for name, was in origins if was in self.before}
 
-    @cached_property
-    def _called(self) -> dict[str, ColumnType]:
-        """Return the types that columns had, with fields under their new names, by the columns' new compared names.
+    def _keep(self, source: Column, column: Column) -> _Kept:
+        """Return the column with its types. As with columns, a name in a ``was`` is done with once it is recorded."""
+        former = defaultdict[str, list[str]](list)
+        done = {pair for was in source.was for pair in _field_names(was)} if self.recorded else ()
+        for path, before in (pair for was in column.was for pair in _field_names(was)):
+            if (path, before) not in done:
+                former[path].append(before)
+        old, new = parse_type(source.type), parse_type(column.type)
+        called = rename_fields(old, new, former, only_missing=not self.recorded) if former else old
+        return _Kept(source, column, old, old if called.has_twins() else called, new, called.has_twins())
 
-        As with columns, a name in a ``was`` is done with once it is recorded.
-        """
-        types = dict[str, ColumnType]()
-        for name, source in self.sources.items():
-            former = defaultdict[str, list[str]](list)
-            done = {pair for was in source.was for pair in _field_names(was)} if self.recorded else ()
-            for was in self.wanted[name].was:
-                for path, before in _field_names(was):
-                    if (path, before) not in done:
-                        former[path].append(before)
-            old, new = parse_type(source.type), parse_type(self.wanted[name].type)
-            types[name] = rename_fields(old, new, former, only_missing=not self.recorded) if former else old
-        return types
-
-    @cached_property
+    @property
     def taken_fields(self) -> dict[str, str]:
         """Return the columns with a field that is to get a name which another field of its struct still has."""
-        return {name: self.wanted[name].name for name, kind in self._called.items() if kind.has_twins()}
-
-    @cached_property
-    def types(self) -> dict[str, ColumnType]:
-        """Return the types that columns had, with fields under their new names if those are free."""
-        old = {name: parse_type(self.sources[name].type) for name in self.taken_fields}
-        return self._called | old
+        return {name: kept.column.name for name, kept in self.kept.items() if kept.is_taken}
 
     @property
     def called_fields(self) -> Iterator[tuple[str, str]]:
         """Yield the paths of fields that get another name, behind the names of their columns, and the new names."""
-        for name, kind in self.types.items():
-            for *path, now in renamed_fields(parse_type(self.sources[name].type), kind):
-                yield ".".join((self.wanted[name].name, *path)), now
-
-    def _is_retyped(self, name: str) -> bool:
-        return classify(str(self.types[name]), self.wanted[name].type) is TypeChange.INCOMPATIBLE
+        for kept in self.kept.values():
+            for *path, now in renamed_fields(kept.old, kept.called):
+                yield ".".join((kept.column.name, *path)), now
 
     @cached_property
     def changes(self) -> tuple[ColumnChange, ...]:
@@ -241,15 +246,16 @@ class ColumnDiff:
             return ()
         changes = list[ColumnChange]()
         for name, column in self.wanted.items():
-            if (former := self.sources.get(name)) is None:
+            if name not in self.kept:
                 kind_of_add = ChangeKind.ADD_REQUIRED if column.required else ChangeKind.ADD
                 changes.append(ColumnChange(kind_of_add, column.name, "", column.type))
                 continue
+            former, called, kind = self.kept[name].was, str(self.kept[name].called), self.kept[name].change
             if name in self.renames:
                 changes.append(ColumnChange(ChangeKind.RENAME, column.name, former.name, column.name))
-            if (called := str(self.types[name])) != former.type:
+            if called != former.type:
                 changes.append(ColumnChange(ChangeKind.RENAME_FIELDS, column.name, former.type, called))
-            if (kind := classify(called, column.type)) is not TypeChange.SAME:
+            if kind is not TypeChange.SAME:
                 changes.append(ColumnChange(_OF_TYPES[kind], column.name, called, column.type))
             if former.required != column.required:
                 require = ColumnChange(ChangeKind.REQUIRE, column.name, "optional", "required")
@@ -259,11 +265,11 @@ class ColumnDiff:
                 changes.append(
                     ColumnChange(ChangeKind.COMMENT, column.name, former.comment or "", column.comment or "")
                 )
-        kept = [source.name for source in self.sources.values()]
-        if [column.name for column in self.old if column.name in kept] != kept:
+        names = [kept.was.name for kept in self.kept.values()]
+        if [column.name for column in self.old if column.name in names] != names:
             order = (", ".join(column.name for column in columns) for columns in (self.old, self.new))
             changes.append(ColumnChange(ChangeKind.REORDER, "order", *order))
-        dropped = (column for column in self.old if column.name not in kept)
+        dropped = (column for column in self.old if column.name not in names)
         return (*changes, *(ColumnChange(ChangeKind.DROP, column.name, column.type) for column in dropped))
 
     @property
@@ -274,7 +280,7 @@ class ColumnDiff:
 
     def changed(self, *what: ChangeKind) -> set[str]:
         """Return the names, as they are compared, of the columns with such a change."""
-        return {change.column.casefold() for change in self.changes if change.what in what}
+        return {change.key for change in self.changes if change.what in what}
 
     def effects(self, contents: frozenset[str] = frozenset()) -> Effects:
         """Return the effects that readers notice; ``contents`` are columns whose contents change, too."""
@@ -284,9 +290,7 @@ class ColumnDiff:
         # No cast of a view's outputs holds before and after the fields of a struct change.
         wider = (change for change in self.changes if change.what is ChangeKind.WIDEN)
         others |= {
-            change.column.casefold()
-            for change in wider
-            if not has_same_fields(parse_type(change.before), parse_type(change.after))
+            change.key for change in wider if not has_same_fields(parse_type(change.before), parse_type(change.after))
         }
         # Spark keeps the type that it saw when a view was made: a view over the column notices that it is wider.
         shape = others | self.changed(ChangeKind.WIDEN)
@@ -298,9 +302,9 @@ class ColumnDiff:
         """Return SQL over the old columns, by new column; a column without an entry keeps its values."""
         # A `using` may call a column what it is called now, or was at any time.
         called = {
-            former: identifier(source.name)
-            for name, source in self.sources.items()
-            for former in (name, *_names(self.wanted[name]))
+            former: identifier(kept.was.name)
+            for name, kept in self.kept.items()
+            for former in (name, *_names(kept.column))
             if former not in self.before
         }
         # A new column is made of those that are recorded, whatever an unfinished deploy called them.
@@ -310,18 +314,17 @@ class ColumnDiff:
             if (using := self._using(name, column)) is not None:
                 texts[column.name] = using
                 with suppress(QueryError):
-                    texts[column.name] = compose(using, called if name in self.sources else of_new)
+                    texts[column.name] = compose(using, called if name in self.kept else of_new)
         return texts
 
     @property
     def carried(self) -> dict[str, str]:
         """Return SQL that carries fields over to their new names, by new column, for a rewrite of the table."""
         texts = dict[str, str]()
-        for name in self.changed(ChangeKind.RENAME_FIELDS):
-            source, column = self.sources[name], self.wanted[name]
-            old, new = parse_type(source.type), parse_type(column.type)
-            if (text := cast(identifier(source.name), old, new, called=self.types[name])) is not None:
-                texts[column.name] = text
+        for kept in map(self.kept.__getitem__, self.changed(ChangeKind.RENAME_FIELDS)):
+            text = cast(identifier(kept.was.name), kept.old, kept.new, called=kept.called)
+            if text is not None:
+                texts[kept.column.name] = text
         return texts
 
     @cached_property
@@ -341,18 +344,18 @@ class ColumnDiff:
 
     def _using(self, name: str, column: Column) -> str | None:
         """Return the newest ``using`` that applies to the table's present columns; None if none does."""
-        source = self.sources.get(name)
+        kept = self.kept.get(name)
         for was in column.was:
             former_name = (was.name or name).casefold()
-            if source is None:
+            if kept is None:
                 meets = was.name is None and was.type is None
             else:
+                source, is_retyped = kept.was, kept.change is TypeChange.INCOMPATIBLE
                 # What the column as it is declared would meet, too, is for values that can't be taken as they are.
-                once = self._is_retyped(name) or former_name != name or was.type not in (None, column.type)
-                narrows = classify(str(self.types[name]), column.type) is TypeChange.NARROW
+                once = is_retyped or former_name != name or was.type not in (None, column.type)
+                is_stricter = kept.change is TypeChange.NARROW or (column.required and not source.required)
                 # One that was declared before is for a change that was made before.
-                is_new = (narrows or (column.required and not source.required)) and was not in source.was
-                once = once or is_new
+                once = once or (is_stricter and was not in source.was)
                 meets = once and former_name == source.name.casefold() and was.type in (None, source.type)
             if meets and was.using is not None:
                 return was.using
@@ -362,7 +365,7 @@ class ColumnDiff:
     def missing(self) -> list[ColumnChange]:
         """Return the changes that need values, and for which no ``using`` applies."""
         retyped = self.changed(ChangeKind.RETYPE)
-        nulls = {name for name, was in self.sources.items() if was.name.casefold() in self.nulls}
+        nulls = {name for name, kept in self.kept.items() if kept.was.name.casefold() in self.nulls}
         needing = {
             ChangeKind.ADD_REQUIRED: self.wanted.keys(),
             ChangeKind.RETYPE: self.wanted.keys(),
@@ -372,54 +375,48 @@ class ColumnDiff:
         return [
             change
             for change in self.changes
-            if change.column not in texts and change.column.casefold() in needing.get(change.what, ())
+            if change.column not in texts and change.key in needing.get(change.what, ())
         ]
 
     @property
     def narrowed(self) -> Iterator[Column]:
         """Yield the columns whose conversion may lose values, though every row stays."""
-        for name, kind in self.types.items():
-            column = self.wanted[name]
-            using = self.texts.get(column.name)
-            if using and (_TRIES.search(using) or may_overflow(kind, parse_type(column.type))):
-                yield column
+        for kept in self.kept.values():
+            using = self.texts.get(kept.column.name)
+            if using and (_TRIES.search(using) or may_overflow(kept.called, kept.new)):
+                yield kept.column
 
     @property
     def lost_fields(self) -> Iterator[str]:
         """Yield the fields of structs that are not there any more, behind the names of their columns."""
-        for name, kind in self.types.items():
-            column = self.wanted[name]
-            for path in lost_fields(kind, parse_type(column.type)):
-                yield f"{column.name}.{path}"
+        for kept in self.kept.values():
+            yield from (f"{kept.column.name}.{path}" for path in lost_fields(kept.called, kept.new))
 
     @property
     def like_fields(self) -> Iterator[tuple[str, str, str]]:
         """Yield fields that may be others of their struct under new names: the column, and both paths inside it."""
-        for name, old in self.types.items():
-            new = parse_type(self.wanted[name].type)
-            before, after = field_types(old), field_types(new)
-            for lost, came in product(lost_fields(old, new), lost_fields(new, old)):
+        for kept in self.kept.values():
+            before, after = field_types(kept.called), field_types(kept.new)
+            for lost, came in product(lost_fields(kept.called, kept.new), lost_fields(kept.new, kept.called)):
                 if lost.rpartition(".")[0] == came.rpartition(".")[0] and before[lost] == after[came]:
-                    yield self.wanted[name].name, lost, came
+                    yield kept.column.name, lost, came
 
     def proposed(self, change: ColumnChange) -> Was | None:
         """Return a draft of a ``was`` for a column that needs values, to be checked by a person.
 
         :returns: None if only the author can know one
         """
-        source, kind = self.sources.get(change.column.casefold()), self.wanted[change.column.casefold()].type
+        kept, kind = self.kept.get(change.key), self.wanted[change.key].type
         first = f"CAST({_FIRST_VALUES.get(kind.partition('(')[0], 'NULL')} AS {kind})"
-        if source is None:
+        if kept is None:
             return Was(using=first)
-        name = source.name if source.name.casefold() in self.called else None
-        if change.what is ChangeKind.REQUIRE:
-            return Was(name, None, f"coalesce({identifier(name or change.column)}, {first})")
-        called = self.types[change.column.casefold()]
+        name = kept.was.name if kept.was.name.casefold() in self.called else None
         value = identifier(name or change.column)
-        using = cast(value, parse_type(source.type), parse_type(kind), called=called)
-        former = reversed(self.wanted[change.column.casefold()].was)
-        fields = {path: before for was in former for path, before in was.fields.items()}
-        return None if using is None else Was(name, source.type, using, fields)
+        if change.what is ChangeKind.REQUIRE:
+            return Was(name, None, f"coalesce({value}, {first})")
+        using = cast(value, kept.old, kept.new, called=kept.called)
+        fields = {path: before for was in reversed(kept.column.was) for path, before in was.fields.items()}
+        return None if using is None else Was(name, kept.was.type, using, fields)
 
     def updates(self) -> dict[str, Any]:
         """Return the updates from the old columns to the new ones, for a step's details; empty parts are left out.
@@ -433,21 +430,21 @@ class ColumnDiff:
         :returns: ``updates`` of one transaction, in order, each a list of operations; ``tighten``: ``require``
             operations, which can be asked only of finished rows, to be refused if there is a NULL
         """
-        kept = {name: was for name, was in self.sources.items() if not self._is_retyped(name)}
-        now = {was.name.casefold(): name for name, was in kept.items()}
+        kept = {name: column for name, column in self.kept.items() if column.change is not TypeChange.INCOMPATIBLE}
+        now = {column.was.name.casefold(): name for name, column in kept.items()}
         first = [{"op": "drop", "column": column.name} for name, column in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
         for change in self.changes:
-            if change.what in _IN_PLACE and change.column.casefold() in kept:
+            if change.what in _IN_PLACE and change.key in kept:
                 kind = {} if change.what is ChangeKind.RELAX else {"type": change.after}
-                first.append({"op": change.what.name.lower(), "column": kept[change.column.casefold()].name, **kind})
+                first.append({"op": change.what.name.lower(), "column": kept[change.key].was.name, **kind})
         for number, (name, column) in enumerate(self.wanted.items()):
             if name not in kept:
                 add = {"op": "add", "column": column.name, "type": column.type}
                 (second if name in self.before else first).append(add)
             elif name in self.renames:
                 free = column.name if name not in self.before else f"rfr_renamed_{number}"
-                first.append({"op": "rename", "column": kept[name].name, "to": free})
+                first.append({"op": "rename", "column": kept[name].was.name, "to": free})
                 if name in self.before:
                     second.append({"op": "rename", "column": free, "to": column.name})
         # Where the columns are after the second update.
@@ -457,18 +454,19 @@ class ColumnDiff:
         moves = [{"op": "move", "column": place.name, "after": behind} for place, behind in places]
         third = moves if current != [*self.wanted] else []
         for name, column in self.wanted.items():
-            was = kept.get(name)
+            was = kept[name].was if name in kept else None
             if (was.comment if was is not None else None) != column.comment:
                 third.append({"op": "comment", "column": column.name, "comment": column.comment})
             if column.required and (was is None or not was.required):
                 tighten.append({"op": "require", "column": column.name})
-        updates = [batch for batch in (self._fields(kept), first, second, third) if batch]
+        updates = [batch for batch in (_field_renames(kept.values()), first, second, third) if batch]
         return {name: some for name, some in (("updates", updates), ("tighten", tighten)) if some}
 
-    def _fields(self, kept: Mapping[str, Column]) -> list[dict[str, Any]]:
-        """Return the operations that give fields of these columns their new names."""
-        return [
-            {"op": "rename", "column": column.name, "field": path, "to": to}
-            for name, column in kept.items()
-            for *path, to in renamed_fields(parse_type(column.type), self.types[name])
-        ]
+
+def _field_renames(columns: Iterable[_Kept]) -> list[dict[str, Any]]:
+    """Return the operations that give fields of these columns their new names."""
+    return [
+        {"op": "rename", "column": column.was.name, "field": path, "to": to}
+        for column in columns
+        for *path, to in renamed_fields(column.old, column.called)
+    ]

@@ -189,10 +189,7 @@ def _drift(desired: DesiredObject, record: RecordedObject, live: LiveObject) -> 
 
 
 def _is_text(live: LiveObject, *texts: str | None) -> bool:
-    """Tell whether a view has one of the texts; a text that is not known counts as equal.
-
-    The comparison is that which decides whether a declared query changed.
-    """
+    """Tell whether a view has one of the texts, compared as declared queries are; an unknown text counts as equal."""
     return any(text is None or same_query(live.query or "", text) for text in texts)
 
 
@@ -238,25 +235,25 @@ def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **
 
 
 def _as_left(
-    there: Mapping[str, Column], names: Mapping[str, Sequence[str]], said: Mapping[str, Column]
+    columns: Mapping[str, Column], names: Mapping[str, Sequence[str]], recorded: Mapping[str, Column]
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
     """Return a table's columns as an unfinished deploy left them, and present names by which it renamed recorded ones.
 
     Each column has the former names that the deploy noted for it and those that are recorded.
     """
-    noted = {name: tuple(map(Was, names.get(name, ()))) for name in there}
+    noted = {name: tuple(map(Was, names.get(name, ()))) for name in columns}
     for path, former in names.items():
         column, _, inside = path.partition(".")
         if inside and column in noted:
             noted[column] += tuple(Was(fields={inside: name}) for name in former)
-    left = tuple(replace(column, was=noted[name]) for name, column in there.items())
-    renamed = ColumnDiff(tuple(said.values()), left).renames
+    left = tuple(replace(column, was=noted[name]) for name, column in columns.items())
+    renamed = ColumnDiff(tuple(recorded.values()), left).renames
     # Where two of its names are recorded, only the deploy knew which of them it was.
-    moved = {new: old for new, old in renamed.items() if said.keys() & {*names[new]} == {old}}
+    moved = {new: old for new, old in renamed.items() if recorded.keys() & {*names[new]} == {old}}
     # What was done before that deploy is still done.
-    before = {name: name for name in said.keys() - moved.values()} | moved
-    older = {name: said[was].was for name, was in before.items()}
-    return tuple(replace(column, was=(*noted[name], *older.get(name, ()))) for name, column in there.items()), moved
+    before = {name: name for name in recorded.keys() - moved.values()} | moved
+    older = {name: recorded[was].was for name, was in before.items()}
+    return tuple(replace(column, was=(*noted[name], *older.get(name, ()))) for name, column in columns.items()), moved
 
 
 def different(what: str, old: Sequence[str], new: Sequence[str]) -> list[Reason]:
@@ -518,10 +515,7 @@ class _TableChange:
             decision.reasons.append(because(Why.ADOPTED))
 
     def _maybe_renamed(self) -> Iterator[Reason]:
-        """Yield a reason for each lost column or field that may be a rename: one of the same type is added.
-
-        The reason says how to declare the rename.
-        """
+        """Yield how to declare a rename, for each lost column or field where one of the same type is added."""
         diff, accepted = self._origin_diff, self._states.accepted
         added = (change for change in diff.changes if change.what in (ChangeKind.ADD, ChangeKind.ADD_REQUIRED))
         dropped = (change for change in diff.changes if change.what is ChangeKind.DROP)

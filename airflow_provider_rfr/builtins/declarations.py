@@ -55,7 +55,7 @@ from airflow_provider_rfr.exceptions import (
     UnreadableQueryError,
 )
 from airflow_provider_rfr.lake.types import field_types, is_plain, parse_transform, parse_type
-from airflow_provider_rfr.sinks.spec import SinkSpec, findings
+from airflow_provider_rfr.sinks import SinkSpec, findings
 
 _DEEPEST: Final = 32
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -319,10 +319,7 @@ T = TypeVar("T")
 
 
 def checked(declared: Declared) -> tuple[Declared, Sequence[Problem]]:
-    """Return the object in its canonical form, with immutable values, and the problems with it.
-
-    A text that is not a type or a transform is left unchanged.
-    """
+    """Return the object in canonical form, with immutable values, and its problems; an invalid type stays as it is."""
     obj = declared.obj
     problems = [*_field_problems(obj)]
     columns, partitioning = tuple(_columns(obj.columns, problems)), tuple(obj.partitioning)
@@ -373,30 +370,32 @@ def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
         yield Problem("per_instance", f"{obj.per_instance!r} is not a name")
 
 
-def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column]:
-    """Yield the columns with canonical types, and add problems with them to ``found``."""
+def _columns(columns: Sequence[Column], problems: list[Problem]) -> Iterator[Column]:
+    """Yield the columns with canonical types, and add problems with them to ``problems``."""
     before = dict[str, int]()
     for number, column in enumerate(columns):
         path, name = f"columns.{number}", column.name
         is_good = name.strip() == name and name.isprintable() and 0 < len(name) <= 255 and name != "*"
         if not is_good or set(name) & set(".`\\"):
-            found.append(Problem(f"{path}.name", f"{name[:40]!r} can't be a column's name", _GOOD_NAME))
+            problems.append(Problem(f"{path}.name", f"{name[:40]!r} can't be a column's name", _GOOD_NAME))
         was = []
         for at, former in enumerate(column.was):
             inside, prefix = f"{path}.was.{at}", f"{name}: was: "
             if former == Was():
-                found.append(Problem(inside, f"{prefix}it says nothing", "give name, type, using or fields"))
+                problems.append(Problem(inside, f"{prefix}it says nothing", "give name, type, using or fields"))
             if former.name is not None and before.setdefault(former.name.casefold(), number) != number:
-                found.append(Problem(inside, f"two columns were called {former.name}"))
+                problems.append(Problem(inside, f"two columns were called {former.name}"))
             if former.using is not None:
-                _canonical(former.using, columns_read, found, inside, prefix)
-            kind = None if former.type is None else _canonical(former.type, parse_type, found, inside, prefix)
+                _canonical(former.using, columns_read, problems, inside, prefix)
+            kind = None if former.type is None else _canonical(former.type, parse_type, problems, inside, prefix)
             was.append(replace(former, type=kind, fields=_frozen(former.fields)))
-            found += (Problem(inside, f"{prefix}{text}", remedy) for text, remedy in _former_problems(column, former))
-        kind = _canonical(column.type, parse_type, found, f"{path}.type", f"{name}: ")
+            problems += (
+                Problem(inside, f"{prefix}{text}", remedy) for text, remedy in _former_problems(column, former)
+            )
+        kind = _canonical(column.type, parse_type, problems, f"{path}.type", f"{name}: ")
         yield replace(column, type=kind, was=tuple(was))
     names = [column.name for column in columns]
-    found += _name_findings(names, names, "columns")
+    problems += _name_findings(names, names, "columns")
 
 
 def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
@@ -412,7 +411,7 @@ def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
             yield f"fields.{path}: {former!r} is not the name of a field", "give the name alone, without its path"
 
 
-def _canonical(text: str, parse: Callable[[str], object], found: list[Problem], path: str, what: str = "") -> str:
+def _canonical(text: str, parse: Callable[[str], object], problems: list[Problem], path: str, what: str = "") -> str:
     """Return the canonical text; if it can't be parsed, note a problem and return the text itself.
 
     :param what: start of the problem's text
@@ -420,7 +419,7 @@ def _canonical(text: str, parse: Callable[[str], object], found: list[Problem], 
     try:
         return str(parse(text))
     except ConfigurationError as error:
-        found.append(Problem(path, f"{what}{error.problem}", error.remedy))
+        problems.append(Problem(path, f"{what}{error.problem}", error.remedy))
         return text
 
 
@@ -479,7 +478,7 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
             ask_spark = "correct it; if Spark understands it, list what it reads in depends_on"
             is_unreadable = isinstance(error, UnreadableQueryError)
             yield entry.problem("query", error.problem, ask_spark if is_unreadable else error.remedy)
-    order, circles = _order({key: [read.name for read in found] for key, found in reads.items()})
+    order, circles = _order({key: [read.name for read in inputs] for key, inputs in reads.items()})
     for circle in circles:
         path = " -> ".join(entries[key].obj.name for key in (*circle, circle[0]))
         yield entries[circle[0]].problem("query", f"it reads itself: {path}")
@@ -500,7 +499,7 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tupl
         except CycleError as error:
             circles.append(error.cycle)
             # The graph leaves out edges to names that have no entry.
-            reads = {key: found for key, found in reads.items() if key not in error.cycle}
+            reads = {key: inputs for key, inputs in reads.items() if key not in error.cycle}
 
 
 def _read_problems(
@@ -542,25 +541,25 @@ def _missing(
     return f"it reads {name}, which is not declared", f"did you mean {close}? {remedy}" if close else remedy
 
 
-def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | None:
-    """Return the reason why ``reader`` may not read ``found``, and a remedy; None if it may."""
-    if found.kind is Kind.SINK:
-        return f"it reads {found.name}, which is a sink", "read what that one reads"
-    if found.per_instance is not None:
-        return f"it reads {found.name}, which is one object for each {found.per_instance}", "read a single object"
-    if reader.kind is Kind.SINK and found.kind not in STORED:
-        return f"{found.name} is a {found.kind.value}, which has no history to send", "make it a materialized_view"
-    near = model.namespace_of(reader.key) == model.namespace_of(found.key)
-    if reader.kind is not Kind.SINK or near or found.exportable:
+def _refused(reader: BuiltinObject, source: BuiltinObject) -> tuple[str, str] | None:
+    """Return the reason why ``reader`` may not read ``source``, and a remedy; None if it may."""
+    if source.kind is Kind.SINK:
+        return f"it reads {source.name}, which is a sink", "read what that one reads"
+    if source.per_instance is not None:
+        return f"it reads {source.name}, which is one object for each {source.per_instance}", "read a single object"
+    if reader.kind is Kind.SINK and source.kind not in STORED:
+        return f"{source.name} is a {source.kind.value}, which has no history to send", "make it a materialized_view"
+    near = model.namespace_of(reader.key) == model.namespace_of(source.key)
+    if reader.kind is not Kind.SINK or near or source.exportable:
         return None
-    return f"{found.name} is not exportable", "send a materialized_view over it, or have it declare exportable: true"
+    return f"{source.name} is not exportable", "send a materialized_view over it, or have it declare exportable: true"
 
 
 def _query_problems(reader: Declared, columns_of: queries.ColumnsOf) -> Iterator[Problem]:
     """Yield the problems with the query of an object; the names that it reads were checked before."""
     query, namespace = reader.obj.query or "", model.namespace_of(reader.obj.name)
     try:
-        yield from (reader.query_problem(*found) for found in queries.column_problems(query, columns_of, namespace))
+        yield from (reader.query_problem(*problem) for problem in queries.column_problems(query, columns_of, namespace))
         starred = queries.expand_stars(query, columns_of, namespace) != query
         names = queries.output_columns(query, columns_of, namespace)
     except UnreadableQueryError:

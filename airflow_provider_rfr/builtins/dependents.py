@@ -31,7 +31,7 @@ from airflow_provider_rfr.builtins.model import (
     UserView,
 )
 from airflow_provider_rfr.builtins.plan import PlanDependent, PlanFinding, PlanStep, Reason, StepAction, Why, because
-from airflow_provider_rfr.sinks.spec import CHOICES, SinkState
+from airflow_provider_rfr.sinks import CHOICES, SinkState
 
 _OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
 """Differences after which a view keeps its text."""
@@ -199,10 +199,7 @@ class Views:
         )
 
     def _by_old_name(self, name: str) -> Decision | RecordedObject | None:
-        """Return the decision or the removed record for a name as users' views know it.
-
-        They read the recorded object, and not a new one under its name.
-        """
+        """Return the decision or removed record of the object that users' views know by the name, not of a new one."""
         return self._removed.get(name) or self._decisions.get(name)
 
     def _notice(self, view: UserView) -> Iterator[tuple[UUID, Reason, bool]]:
@@ -264,10 +261,7 @@ def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Rea
 
 
 def _moves(decision: Decision, star_last: bool) -> bool:
-    """Tell whether the columns that a star over the object stands for change their positions.
-
-    New columns at the end count only if the star is not the last item.
-    """
+    """Tell whether columns of a star over the object move; a new last one moves none if the star is the last item."""
     before, now = decision.outputs()
     return bool(before) and (now[: len(before)] != before or (now != before and not star_last))
 
@@ -391,10 +385,7 @@ def _sinks(
 
 
 def _replaced(source: Decision, how: StepAction | None, revision: int) -> tuple[Reason | None, str | None]:
-    """Return the reason why a cursor in the source is invalid, and the unfinished deploy that emptied the source.
-
-    The reason is None if the cursor is still valid; the deploy is None if no unfinished one emptied the source.
-    """
+    """Return why a cursor in the source is invalid, if it is, and the unfinished deploy that emptied it, if one did."""
     name, live = source.desired.obj.name, source.desired.live
     emptied = live.emptied_by(revision) if live is not None else None
     if emptied is not None and how not in (StepAction.REPLACE_EMPTY, StepAction.CREATE):

@@ -104,8 +104,8 @@ def apply(
         applied = _done_already(store, plan, fresh) if fresh.plan_hash != plan.plan_hash else None
         if applied is None:
             plan = fresh if replan else ensure_current(plan, fresh)
-            if found := plan.stopped_by():
-                raise BlockedPlanError(found)
+            if blockers := plan.stopped_by():
+                raise BlockedPlanError(blockers)
             work = DeployWork(uuid4().hex, plan, spec, recorded, catalog, lease, sql)
             applied = _apply(work, store, actor, replan=replan)
     if applied.state == DeployState.DONE.value:
@@ -140,12 +140,11 @@ def _apply(work: DeployWork, store: ControlStore, actor: str, *, replan: bool) -
     if not (plan.steps or plan.records or plan.forgotten or newer):
         lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
         return Applied(work.deploy_id, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
-    needing = [step.name for step in plan.steps if takes_sql(step)]
-    if needing and work.sql is None:
-        if replan:
+    if needing := [step.name for step in plan.steps if takes_sql(step)]:
+        if work.sql is None and replan:
             raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
-        raise ConfigurationError("sql", f"{', '.join(needing[:3])} take SQL on Spark", "give an engine")
-    if needing and work.sql is not None:
+        if work.sql is None:
+            raise ConfigurationError("sql", f"{', '.join(needing[:3])} take SQL on Spark", "give an engine")
         try:
             work.bridged.update(_analyse(work, work.sql))
         except LeaseLostError:
@@ -201,12 +200,12 @@ def _finish(work: DeployWork) -> int:
         failing = None
         return work.lease.write(lambda connection, now: _close(connection, now, work))
     except Exception as error:
-        said: dict[str, Any] = {"error": str(error) if isinstance(error, RfrError) else type(error).__name__}
+        failure: dict[str, Any] = {"error": str(error) if isinstance(error, RfrError) else type(error).__name__}
 
         def note(connection: Connection, now: int) -> None:
             if failing is not None:
-                deploys.end_step(connection, work.deploy_id, failing.seq, StepState.FAILED, now=now, **said)
-            deploys.end_deploy(connection, work.deploy_id, DeployState.FAILED, now=now, **said)
+                deploys.end_step(connection, work.deploy_id, failing.seq, StepState.FAILED, now=now, **failure)
+            deploys.end_deploy(connection, work.deploy_id, DeployState.FAILED, now=now, **failure)
 
         # A second error must not hide the first one.
         with suppress(DeployError, DBAPIError):
@@ -287,8 +286,8 @@ def _close(connection: Connection, now: int, work: DeployWork) -> int:
 log = logging.getLogger("airflow_provider_rfr")
 
 # YAML's true is "true" for Spark and for PyIceberg.
-_Setting = Annotated[str, BeforeValidator(lambda said: str(said).lower() if isinstance(said, bool) else said)]
-_Plan = Annotated[Plan, BeforeValidator(lambda said: Plan.from_json(said) if isinstance(said, Mapping) else said)]
+_Setting = Annotated[str, BeforeValidator(lambda value: str(value).lower() if isinstance(value, bool) else value)]
+_Plan = Annotated[Plan, BeforeValidator(lambda value: Plan.from_json(value) if isinstance(value, Mapping) else value)]
 
 
 class _Part(BaseModel):

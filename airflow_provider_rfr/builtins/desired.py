@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import chain, count
 from typing import Any, Final, TypeVar
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from airflow_provider_rfr.builtins.model import (
     LONGEST_PART,
@@ -35,6 +35,7 @@ from airflow_provider_rfr.builtins.model import (
     LiveObject,
     RecordedObject,
     RegistryState,
+    instance_id,
     namespace_of,
     present_names,
     retired_by,
@@ -45,7 +46,7 @@ from airflow_provider_rfr.builtins.sql import CANONICALIZER, NamedTable, canonic
 from airflow_provider_rfr.exceptions import PlanError, QueryError, RfrError
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.lake.types import parse_type, quoted
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks import SinkSpec
 
 
 def contract_of(columns: Sequence[Column]) -> str:
@@ -168,18 +169,12 @@ class DesiredObject:
 
     @property
     def keeps_rows(self) -> bool:
-        """Tell whether a loss of rows has to be accepted.
-
-        A change of ``keep`` to false counts from the next deploy on.
-        """
+        """Tell whether a loss of rows has to be accepted; ``keep: false`` counts from the next deploy on."""
         return self.obj.keep is not False or (self.recorded is not None and self.recorded.keep is not False)
 
     @property
     def keep_reason(self) -> str | None:
-        """Return the reason why no loss can be accepted; None if there is none.
-
-        The removal of the reason counts from the next deploy on.
-        """
+        """Return why no loss can be accepted, or None; a removal of the reason counts from the next deploy on."""
         policies = (self.obj.keep, self.recorded.keep if self.recorded is not None else None)
         return next((name for name in policies if isinstance(name, str)), None)
 
@@ -206,26 +201,15 @@ def relation(kind: Kind) -> Kind | None:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return the release numbers of a version.
-
-    Suffixes are left out: a development version belongs to the release that it leads to.
-    """
+    """Return the release numbers of a version; a development version belongs to the release that it leads to."""
     numbers = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)
     return tuple(map(int, re.sub(r"(\.0+)+$", "", numbers.group(1)).split("."))) if numbers is not None else ()
-
-
-def instance_id(template: UUID, instance: str) -> UUID:
-    """Return the id of a template's object for an instance; it does not depend on the instance's name."""
-    return uuid5(template, instance)
 
 
 def _declared(
     spec: CatalogSpec, recorded: RegistryState, live: ActualState
 ) -> Iterator[tuple[BuiltinObject, str | None]]:
-    """Yield the declared objects; for a template, its objects, one for each instance, with the instance's id.
-
-    A template is an object with ``per_instance``.
-    """
+    """Yield the declared objects; for a template (``per_instance``), one for each instance, with the instance's id."""
     live_names = {obj.marker: obj.name for obj in live.objects.values() if obj.marker and retired_by(obj.name) is None}
     taken = {*live.objects, *(obj.key for obj in (*spec.objects, *recorded.objects, *live.user_views))}
     for obj in spec.objects:
@@ -286,10 +270,7 @@ class Resolver:
         self._problems[uuid].append(because(Why.TEXT, problem))
 
     def _spelled(self, obj: BuiltinObject) -> BuiltinObject:
-        """Return the object with its name in the case in which it was first written.
-
-        We compare names without case, but most catalogs find an object only by its original spelling.
-        """
+        """Return the object with its first spelling, by which alone most catalogs find it; we compare without case."""
         record, live = self._recorded.by_uuid.get(obj.id), self._live.objects.get(obj.key)
         same = record or (live if live is not None and live.marker == obj.id else None)
         return obj if same is None or same.key != obj.key else replace(obj, name=same.name)
@@ -313,10 +294,7 @@ class Resolver:
         return DesiredObject(obj, self._own(reads), sql, record, self._there(obj, record), instance)
 
     def _there(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
-        """Return the object of the catalog that holds the declared one; None if there is none.
-
-        It has the recorded name, or, if a deploy did not finish, it carries our marker under another name.
-        """
+        """Return the object in the catalog, by its recorded name or, after an unfinished deploy, by our marker."""
         if known is None:
             return self._live.objects.get(obj.key)
         at_home, before, now = self._live.objects.get(known.key), relation(known.kind), relation(obj.kind)
@@ -326,8 +304,8 @@ class Resolver:
         recorded = [place for place in ours if place.kind is before]
         only = recorded if len(recorded) == 1 else []
         # A table that was retired to make room for an object that was never created has its rows.
-        if found := fitting or (only if now is before else []) or named or only:
-            return found[0]
+        if candidates := fitting or (only if now is before else []) or named or only:
+            return candidates[0]
         # Another object of ours under that name is not this one.
         return at_home if at_home is not None and at_home.marker not in self._ids else None
 

@@ -241,10 +241,7 @@ def as_subquery(sql: str) -> str:
 
 
 def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnLike]) -> str:
-    """Return the part of a CREATE VIEW statement that follows the view's name.
-
-    It sets everything at once, since a crash must not leave a view without its marker.
-    """
+    """Return CREATE VIEW from behind the view's name, all at once: a crash must leave no view without its marker."""
     rest = {**properties}
 
     def comment(text: str | None) -> str:
@@ -260,22 +257,22 @@ def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnL
     return f"{head} AS {sql}".lstrip()
 
 
-def kept_columns(before: Sequence[LiveColumn], found: Sequence[str]) -> Sequence[LiveColumn]:
+def kept_columns(before: Sequence[LiveColumn], outputs: Sequence[str]) -> Sequence[LiveColumn]:
     """Return a view's columns, for their names and comments; empty if the query alone gives the same."""
-    differs = any(column.comment for column in before) or [column.name for column in before] != list(found)
-    return before if differs and len(before) == len(found) else ()
+    differs = any(column.comment for column in before) or [column.name for column in before] != list(outputs)
+    return before if differs and len(before) == len(outputs) else ()
 
 
-def _check_columns(what: str, found: Sequence[str], declared: Sequence[str], *, ordered: bool) -> None:
+def _check_columns(what: str, outputs: Sequence[str], declared: Sequence[str], *, ordered: bool) -> None:
     """Refuse a query whose columns are not those that are declared.
 
     The columns of a view are ``ordered``, because they are named by position: the same names in another order would
     label others' values.
     """
-    names, wanted = [name.casefold() for name in found], [name.casefold() for name in declared]
+    names, wanted = [name.casefold() for name in outputs], [name.casefold() for name in declared]
     if declared and (names != wanted if ordered else sorted(names) != sorted(wanted)):
         advice = "; write them in one order" if sorted(names) == sorted(wanted) else ""
-        raise SchemaError(f"{what}: the query gives {', '.join(found)}; declared are {', '.join(declared)}{advice}")
+        raise SchemaError(f"{what}: the query gives {', '.join(outputs)}; declared are {', '.join(declared)}{advice}")
 
 
 def _check_types(what: str, outputs: Outputs, declared: Sequence[Column]) -> None:
@@ -338,7 +335,9 @@ def reading(query: str, table: str, clause: str) -> str | None:
         return None
 
 
-def open_session(lake: LakeSettings, given: Mapping[str, str] | None = None, jars: Sequence[str] = ()) -> SparkSession:
+def open_session(
+    lake: LakeSettings, application: Mapping[str, str] | None = None, jars: Sequence[str] = ()
+) -> SparkSession:
     """Open a new Spark session with the lake's catalog as the current one; start this process's Spark if necessary.
 
     Sessions share Spark, but neither catalogs nor temporary views, so one process can have several lakes.
@@ -346,7 +345,7 @@ def open_session(lake: LakeSettings, given: Mapping[str, str] | None = None, jar
     Only the session has the settings that open the catalog, such as its password: they are in no setting of the
     application, which Spark's pages and event log show.
 
-    :param given: Spark's own settings, e.g. ``spark.master``
+    :param application: Spark's own settings, e.g. ``spark.master``
     :param jars: files or addresses of Iceberg's runtime and the database's driver, for places that do not reach Maven
         Central; empty: they are fetched from there
     :raises ConfigurationError: Spark can't open such a catalog, or Iceberg's runtime is not available
@@ -356,7 +355,7 @@ def open_session(lake: LakeSettings, given: Mapping[str, str] | None = None, jar
 
     settings = spark_sql_settings(lake)
     builder: Any = SparkSession.builder
-    for name, value in _of_application(given or {}, jars, settings).items():
+    for name, value in _of_application(application or {}, jars, settings).items():
         builder = builder.config(name, value)
     with spark.spark_errors("Spark could not start"):
         try:
@@ -379,18 +378,18 @@ def open_session(lake: LakeSettings, given: Mapping[str, str] | None = None, jar
     return session
 
 
-def _of_application(given: Mapping[str, str], jars: Sequence[str], settings: Mapping[str, str]) -> dict[str, str]:
+def _of_application(application: Mapping[str, str], jars: Sequence[str], settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of the application; the user's packages, jars and extensions are added to ours."""
     # spark-submit says itself where it runs.
-    master = given.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else spark.LOCAL)
+    master = application.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else spark.LOCAL)
     packages = "" if jars else settings[_PACKAGES]
     ours = {_EXTENSIONS: settings[_EXTENSIONS], _PACKAGES: packages, "spark.jars": ",".join(jars)}
-    both = {name: f"{given.get(name, '')},{value}".split(",") for name, value in ours.items()}
+    both = {name: f"{application.get(name, '')},{value}".split(",") for name, value in ours.items()}
     merged = {
         **spark.application_settings("rfr built-in migration", master),
         # Of settings with such names Spark shows no value; its own list lacks some of those that catalogs have.
         "spark.redaction.regex": f"(?i){SECRET_NAMES}",
-        **given,
+        **application,
         **{name: ",".join(filter(None, dict.fromkeys(values))) for name, values in both.items()},
     }
     return {name: value for name, value in merged.items() if value}

@@ -17,7 +17,6 @@ import orjson
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import model
-from airflow_provider_rfr.builtins.desired import instance_id
 from airflow_provider_rfr.builtins.model import (
     MARKER,
     ActualState,
@@ -83,7 +82,7 @@ def observe(
     # Where a table and a view have one name, the table counts.
     objects = {obj.key: obj for obj in (_live(entry, recorded) for entry in current)}
     if spec is not None:
-        objects |= {key: replace(live, nulls=nulls) for key, live, nulls in _with_nulls(catalog, spec, objects)}
+        objects |= _with_nulls(catalog, spec, objects)
     # Of a source, too, a user's star shows all columns.
     columns = {entry.name.casefold(): tuple(one.name for one in entry.columns) for entry in entries}
     users = tuple(_user_view(view, catalog.name, columns) for view in views if _marker_of(view.properties) is None)
@@ -104,13 +103,9 @@ def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
     return LiveObject(entry.name, *of, names=model.names_since(recorded.revision, properties))
 
 
-def _with_nulls(
-    catalog: Catalog, spec: CatalogSpec, objects: Mapping[str, LiveObject]
-) -> Iterator[tuple[str, LiveObject, frozenset[str]]]:
-    """Yield tables in which a column is to be required that may hold a NULL, with these columns."""
-    declared = {obj.id: obj for obj in spec.objects}
-    for obj in spec.objects:
-        declared |= {instance_id(obj.id, one.id): obj for one in spec.instances.get(obj.per_instance or "", ())}
+def _with_nulls(catalog: Catalog, spec: CatalogSpec, objects: Mapping[str, LiveObject]) -> dict[str, LiveObject]:
+    """Return the tables in which a column is to be required that may hold a NULL, with the names of these columns."""
+    declared, tables = spec.by_id(), dict[str, LiveObject]()
     for key, live in objects.items():
         if live.kind is not Kind.TABLE or live.marker is None or live.marker not in declared:
             continue
@@ -120,7 +115,8 @@ def _with_nulls(
         asked = [column.name for column in live.columns if not column.required and column.name.casefold() in names]
         table = MigratedTable.load(catalog, live.name) if asked else None
         if table is not None and (nulls := table.may_have_nulls(asked)):
-            yield key, live, frozenset(map(str.casefold, nulls))
+            tables[key] = replace(live, nulls=frozenset(map(str.casefold, nulls)))
+    return tables
 
 
 def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:
@@ -199,8 +195,8 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     own.
     """
     with store.read() as connection:
-        begun = deploys.begun_steps(connection, lease.name)
-    for step in begun:
+        steps = deploys.begun_steps(connection, lease.name)
+    for step in steps:
         if step.token < lease.token and step.uuid is not None:
             retry_conflicts(20)(_mark, catalog, step, lease)
             # After the mark: only now it is sure that no commit will ever name these files.

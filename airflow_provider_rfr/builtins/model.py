@@ -16,7 +16,7 @@ import orjson
 
 from airflow_provider_rfr.exceptions import Problem
 from airflow_provider_rfr.lake.types import is_plain
-from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
+from airflow_provider_rfr.sinks import SinkSpec, SinkState
 
 _NAMESPACE: Final = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 _RETIRED: Final = re.compile(r"__g([0-9a-f]{8})$", re.IGNORECASE)
@@ -179,6 +179,13 @@ class CatalogSpec:
     def by_key(self) -> dict[str, BuiltinObject]:
         return {obj.key: obj for obj in self.objects}
 
+    def by_id(self) -> dict[UUID, BuiltinObject]:
+        """Return the declarations by id; a template also by the ids of the objects that are generated from it."""
+        objects = {obj.id: obj for obj in self.objects}
+        for obj in self.objects:
+            objects |= {instance_id(obj.id, one.id): obj for one in self.instances.get(obj.per_instance or "", ())}
+        return objects
+
 
 YamlPath = tuple[str | int | None, ...]
 
@@ -240,11 +247,13 @@ class Declared:
 
 
 def stable_id(project: str, first_name: str) -> UUID:
-    """Return the id of an object that declares none.
-
-    It is always made from the project and the first name, so a renamed object has to declare its id.
-    """
+    """Return the id of an object that declares none, by its first name: a renamed object has to declare its id."""
     return uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
+
+
+def instance_id(template: UUID, instance: str) -> UUID:
+    """Return the id of a template's object for an instance; it does not depend on the instance's name."""
+    return uuid5(template, instance)
 
 
 def present_names(names: Iterable[str], columns: Sequence[Column]) -> tuple[str, ...]:

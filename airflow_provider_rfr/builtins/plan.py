@@ -16,7 +16,7 @@ import orjson
 
 from airflow_provider_rfr.builtins.model import STORED, Kind, RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
-from airflow_provider_rfr.sinks.spec import CHOICES
+from airflow_provider_rfr.sinks import CHOICES
 
 
 class Why(str, Enum):
@@ -186,13 +186,8 @@ class StepAction(str, Enum):
 
 
 _ADDS: Final = frozenset({StepAction.CREATE, StepAction.ADOPT})
-_NO_CHANGES: Final = _ADDS | {
-    StepAction.REMOVE,
-    StepAction.DROP,
-    StepAction.REBIND,
-    StepAction.MARK_BROKEN,
-    StepAction.BRIDGE,
-}
+_LEAVES: Final = frozenset({StepAction.REMOVE, StepAction.DROP})
+_NO_CHANGES: Final = _ADDS | _LEAVES | {StepAction.REBIND, StepAction.MARK_BROKEN, StepAction.BRIDGE}
 _FORMAT: Final = 1
 """Of the JSON; goes up when a reader of the one before would be misled."""
 
@@ -315,10 +310,7 @@ class Plan:
         return [*map(str, self.blocked), *(f"changed by hand (drift): {finding}" for finding in drift)]
 
     def sources_to_load(self) -> dict[str, str]:
-        """Return the sources that have to be refreshed once the plan is done, by name, with the reason.
-
-        The table is ``created``, so it has no rows of a refresh yet, was ``emptied``, or is ``redefined``.
-        """
+        """Return why a source has to be refreshed after the plan, by name: ``created``, ``emptied``, ``redefined``."""
         return {step.name: step.details["load_anew"] for step in self.steps if "load_anew" in step.details}
 
     def digest(self) -> str:
@@ -362,10 +354,8 @@ def exit_code(plan: Plan) -> int:
 
 def summary(plan: Plan) -> dict[str, int]:
     """Count the steps and findings, for the last line and for scripts."""
-    verbs, why = (
-        [step.how for step in plan.steps],
-        [problem.why for found in plan.blocked for problem in found.problems],
-    )
+    verbs = [step.how for step in plan.steps]
+    why = [problem.why for finding in plan.blocked for problem in finding.problems]
     return {
         "add": sum(how in _ADDS for how in verbs),
         "change": sum(how not in _NO_CHANGES for how in verbs),
@@ -417,30 +407,17 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
 
 
 _SIGNS: Final = {
-    StepAction.CREATE: "+",
-    StepAction.ADOPT: "+",
-    StepAction.REWRITE: "±",
-    StepAction.RECOMPUTE: "±",
+    **dict.fromkeys(_ADDS, "+"),
+    **dict.fromkeys((StepAction.REWRITE, StepAction.RECOMPUTE), "±"),
     StepAction.REPLACE_EMPTY: "∅",
-    StepAction.REMOVE: "-",
-    StepAction.DROP: "-",
+    **dict.fromkeys(_LEAVES, "-"),
 }
 _HINTS: Final = {
     StepAction.REWRITE: "in place, history kept",
     StepAction.RECOMPUTE: "from its query, in place",
     StepAction.REPLACE_EMPTY: "emptied: its rows may be made again",
 }
-_REASON_FIRST: Final = frozenset(
-    {
-        StepAction.CREATE,
-        StepAction.ADOPT,
-        StepAction.REMOVE,
-        StepAction.DROP,
-        StepAction.RENAME,
-        StepAction.REPLACE,
-        StepAction.REBIND,
-    }
-)
+_REASON_FIRST: Final = _ADDS | _LEAVES | {StepAction.RENAME, StepAction.REPLACE, StepAction.REBIND}
 """Their reasons say more than their changes."""
 _OF_DEPENDENTS: Final = frozenset({StepAction.BRIDGE, StepAction.HOLD, StepAction.RESUME_FROM_NEW, StepAction.RESEND})
 """Shown by the line of a dependent, or over with the deploy."""
@@ -517,7 +494,7 @@ def _change_lines(step: PlanStep) -> Iterator[str]:
     reason = step.reason
     if step.how is StepAction.RENAME:
         reason = f"-> {step.details['to']}"
-    elif step.how in (StepAction.REMOVE, StepAction.DROP) and step.kind in STORED:
+    elif step.how in _LEAVES and step.kind in STORED:
         reason += f"; physical kept {step.details['keep_days']} days{_size(step)}"
     if reason and (step.how in _REASON_FIRST or not step.changes):
         yield reason

@@ -384,8 +384,8 @@ class Removals:
                 self._decide(known)
         if not self.blocked:
             why = (because(Why.UNFINISHED),)
-            begun = (sink for sink in recorded.sinks if sink.uuid in live.unfinished and sink.uuid not in ours)
-            self.sinks += [PlanStep(sink.uuid, sink.name, Kind.SINK, StepAction.REMOVE, why) for sink in begun]
+            unfinished = (sink for sink in recorded.sinks if sink.uuid in live.unfinished and sink.uuid not in ours)
+            self.sinks += [PlanStep(sink.uuid, sink.name, Kind.SINK, StepAction.REMOVE, why) for sink in unfinished]
             for identity, leftover in self._left():
                 step = PlanStep(identity, leftover.name, leftover.kind, StepAction.REMOVE, why)
                 self.leftovers.append(self._gone(step, leftover, {}))
@@ -470,10 +470,7 @@ class Removals:
 
 
 def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple[str, ...]]:
-    """Return the reasons that stop the removal, and YAML that resolves them.
-
-    The YAML is the object's id where there may be a new name, else the document that permits the removal.
-    """
+    """Return the reasons that stop the removal, and YAML: the id for a new name, or the document that permits it."""
     if known.keep is False or (known.keep is True and known.key in states.accepted):
         return [], ()
     lost = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"

@@ -190,10 +190,7 @@ def _is_natural(node: exp.Expr | None) -> bool:
 
 
 def _stands_for_columns(node: exp.Expr) -> bool:
-    """Tell whether the node is a NATURAL JOIN, or a star that expands to columns.
-
-    The plain star of ``count(*)`` and that of ``EXISTS`` do not expand.
-    """
+    """Tell whether the node is a NATURAL JOIN, or a star that expands: not that of ``count(*)`` or ``EXISTS``."""
     if not isinstance(node, exp.Star):
         return _is_natural(node)
     if isinstance(node.parent, exp.Count):
@@ -467,8 +464,8 @@ def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tu
 
     :raises QueryError: a column has no name, or a star stands for columns that are not known
     """
-    if (found := _facts_of(query).outputs) is not None:
-        return found
+    if (outputs := _facts_of(query).outputs) is not None:
+        return outputs
     scopes = _Scopes(query, columns_of, namespace)
     return tuple(output.written for output in scopes.outputs(scopes.all[-1]))
 
@@ -522,10 +519,7 @@ def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | 
 
 
 def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -> tuple[str, ...]:
-    """Return the tables that a declared query reads, directly or through views.
-
-    A name that is not declared counts as a table with a name in lower case.
-    """
+    """Return the tables that a declared query reads, also through views; undeclared names in lower case."""
 
     def reads(reader: BuiltinObject) -> list[str]:
         return [read.name for read in object_reads(reader, known=declared)]

@@ -105,10 +105,7 @@ def refresh(
 
 
 def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: ControlStore) -> dict[str, bool]:
-    """Return, by name, whether a materialized view's inputs have new data; for the same views as :func:`refresh`.
-
-    This needs no Spark, and raises the same errors about names and deploys.
-    """
+    """Return, by name, whether a materialized view's inputs have new data; without Spark. Errors: :func:`refresh`."""
     deployed = _Deployed(project, catalog, store)
     return {view.obj.name: view.is_due for view in map(deployed.load, deployed.chosen(names))}
 

@@ -250,10 +250,7 @@ def compose(expression: str, names: Mapping[str, str]) -> str:
 
 
 def casts_in(expression: str) -> list[tuple[Parts, str | None]]:
-    """Return, for each cast in an expression, the column or field that it is applied to, and the type.
-
-    If the whole expression is a column or field, it is included without a type.
-    """
+    """Return the column or field, and the type, of each cast in an expression; without a type for a whole column."""
     tree = parse_query(f"{_SELECT}{expression}\nAS x")
     whole = tree.expressions[0].unalias().unnest()
     casts = [(cast.this.unnest(), cast.to.sql("spark")) for cast in tree.find_all(exp.Cast)]

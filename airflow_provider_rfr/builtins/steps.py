@@ -19,7 +19,6 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import model
-from airflow_provider_rfr.builtins.desired import instance_id
 from airflow_provider_rfr.builtins.model import (
     BRIDGED,
     BROKEN,
@@ -191,9 +190,9 @@ def _declared(record: RecordedObject) -> dict[str, str]:
 
 class TableStep(Mechanism):
     def table(self) -> MigratedTable:
-        if (found := self.work.table(self.name)) is None:
+        if (table := self.work.table(self.name)) is None:
             raise self.refused("it is gone from the catalog")
-        return found
+        return table
 
     def probe(self) -> bool:
         return self.is_done(self.table().properties)
@@ -504,13 +503,7 @@ class SinkStep(Mechanism):
         if how is StepAction.REMOVE:
             delete_sink(connection, identity)
         elif how in (StepAction.CREATE, StepAction.METADATA):
-            instance = self.record.instance
-            # Its declaration, or that of the template which it was made from.
-            spec = next(
-                obj.sink
-                for obj in self.work.spec.objects
-                if identity == (obj.id if instance is None else instance_id(obj.id, instance))
-            )
+            spec = self.work.spec.by_id()[identity].sink
             assert spec is not None
             source, columns, renamed = UUID(details["source"]), details["columns"], details.get("renamed", {})
             register_sink(connection, identity, self.name, spec, source, columns, renamed, now)

@@ -82,8 +82,8 @@ class World:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return all rows of a table."""
-        found: list[dict[str, Any]] = self.catalog.load_table(table).scan().to_arrow().to_pylist()
-        return found
+        rows: list[dict[str, Any]] = self.catalog.load_table(table).scan().to_arrow().to_pylist()
+        return rows
 
 
 class Check:

@@ -47,8 +47,7 @@ def alter(args: Namespace) -> int:
     if not isinstance(parameters, dict):
         raise ConfigurationError("--parameters", "must be a JSON object", 'write e.g. {"token": "..."}')
     outcome = _execute(replace(statement, settings=settings), args, parameters)
-    outcomes = (outcome.outcomes or {}).values()
-    return 1 if any(outcome.startswith(("could not", "unknown")) for outcome in outcomes) else 0
+    return 1 if any(task.outcome.startswith(("could not", "unknown")) for task in outcome.dependents) else 0
 
 
 @command

@@ -287,7 +287,7 @@ def _warehouse(name: str, args: Namespace) -> Iterator[CheckResult]:
         return
     hook = LakeHook(args.lake_conn_id)
     try:
-        hook.get_lake_document()
+        hook.get_lake_settings()
     except ConfigurationError:
         yield CheckResult(name, _SKIPPED, f"{args.lake_conn_id} can't be read, as the check of the catalog says")
         return

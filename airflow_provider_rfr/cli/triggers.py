@@ -55,9 +55,9 @@ def validate(args: Namespace) -> None:
 @command
 def schema(args: Namespace) -> None:
     """Print the schema; it is JSON already, which ``--json`` leaves as it is."""
-    from airflow_provider_rfr.webhooks.block import schema_text
+    from airflow_provider_rfr.webhooks.block import SCHEMA_FILE
 
-    text = schema_text().rstrip()
+    text = SCHEMA_FILE.read_text(encoding="utf-8").rstrip()
     if args.output != "yaml" or not print_data(json.loads(text), args):
         print(text)
 
@@ -182,7 +182,7 @@ def _store(args: Namespace) -> Any:
 def _lake(args: Namespace) -> str:
     from airflow_provider_rfr.hooks.lake import LakeHook
 
-    return LakeHook(args.lake_conn_id).get_lake_document().name
+    return LakeHook(args.lake_conn_id).get_lake_settings().name
 
 
 def _selected(args: Namespace) -> tuple[Any, Selection]:

@@ -240,7 +240,7 @@ def _users(services: Services, name: str) -> Iterator[_User]:
         objects, endpoints = objects_with(connection, name), endpoints_called_with(connection, name)
     for dependent in dependents:
         # Also one that ended: the next run uses it again, unless its DAG was deleted.
-        state = services.tasks.state(dependent.use.task)
+        state = services.gateway.task_state(dependent.use.task)
         if state != "gone":
             remedy = "run it with another connection, or delete its runs in Airflow"
             user, effect = (
@@ -281,9 +281,9 @@ def give_up(services: Services, statement: Statement, stored: Definition, expect
         # Again, because the audit has to show the effects even if this process dies after the next step.
         journal.intend({**named, **changes}, expected, MISSING)
     if new is None:
-        services.gateway.drop(expected, services.hashes, stored)
+        services.gateway.drop(expected, stored)
     else:
-        services.gateway.rename(expected, services.hashes, stored, new)
+        services.gateway.rename(expected, stored, new)
 
     # A process that dies before this leaves an open row. Its new hash says that the name was given up, so the next
     # alteration does this in its place.

@@ -32,6 +32,7 @@ from airflow_provider_rfr.connections.dependents import (
     paths_to,
     references_of,
     restart,
+    with_outcomes,
 )
 from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb
 from airflow_provider_rfr.connections.types import REFERENCE_SUFFIX, Definition, type_named
@@ -70,7 +71,6 @@ class Outcome:
     """The outcome of a statement.
 
     :ivar result: applied, unchanged, planned (a dry run), missing, renamed, dropped, valid or not tried
-    :ivar outcomes: of restarts, by consumer
     :ivar alteration: number of its audit row
     """
 
@@ -78,21 +78,18 @@ class Outcome:
     result: str
     changes: tuple[OptionChange, ...] = ()
     dependents: tuple[DependentTask, ...] = ()
-    outcomes: Mapping[str, str] | None = None
     validated: bool | None = None
     notice: str = ""
     alteration: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        outcomes = self.outcomes or {}
-        dependents = [dependent.to_json(outcomes.get(dependent.use.task.consumer, "")) for dependent in self.dependents]
         return {
             "connection": self.connection,
             "result": self.result,
             "options": {change.option: {"before": change.before, "after": change.after} for change in self.changes},
             "validated": self.validated,
-            "dependents": dependents,
-            "restarted": sum(dependent.get("outcome") in ("restarted", "started") for dependent in dependents),
+            "dependents": [dependent.to_json() for dependent in self.dependents],
+            "restarted": sum(dependent.outcome in ("restarted", "started") for dependent in self.dependents),
             "notice": self.notice,
             "alteration": self.alteration,
         }
@@ -100,8 +97,7 @@ class Outcome:
     def lines(self) -> list[str]:
         lines = [f"connection {self.connection}: {self.result}", *(f"  ~ {change}" for change in self.changes)]
         for dependent in self.dependents:
-            outcome = (self.outcomes or {}).get(dependent.use.task.consumer)
-            lines.append(dependent.line(f"  {dependent.verdict.value} ", outcome or dependent.reason))
+            lines.append(dependent.line(f"  {dependent.verdict.value} ", dependent.outcome or dependent.reason))
         return lines + ([f"  {self.notice}"] if self.notice else [])
 
 
@@ -138,10 +134,8 @@ class _Alteration:
     def changed_options(self) -> list[str]:
         return [change.option for change in self.changes]
 
-    def outcome(self, result: str, **more: Any) -> Outcome:
-        return Outcome(
-            self.name, result, self.changes, self.dependents, validated=self.tried, notice=self.notice, **more
-        )
+    def outcome(self, result: str, alteration: int | None = None) -> Outcome:
+        return Outcome(self.name, result, self.changes, self.dependents, self.tried, self.notice, alteration)
 
     @property
     def has_to_be_tried(self) -> bool:
@@ -438,11 +432,11 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
         services.report(f"connection {plan.name}: {doing} {', '.join(map(str, plan.changes))}")
         # Noted before the commit, and for the new content alone: it counts only once that is stored.
         services.store.run(lambda connection: _note_former_places(ConnectionNotes(connection, plan.name), plan))
-        tried = validate and services.gateway.commit_tested(plan.old_hash, services.hashes, plan.candidate)
+        tried = validate and services.gateway.commit_tested(plan.old_hash, plan.candidate)
         if not tried:
             tried = validate and services.test(plan.candidate)
             # By compare-and-set, because Airflow's own forms and commands know nothing of the lease.
-            services.gateway.commit(plan.old_hash, services.hashes, plan.candidate)
+            services.gateway.commit(plan.old_hash, plan.candidate)
         if plan.new_hash != plan.old_hash:
             plan = replace(plan, tried=tried or plan.identity is not None)
     plan = _conclude(services, plan, journal)
@@ -523,18 +517,14 @@ def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alter
 
 def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome:
     """Restart the tasks that use the connection (stage five)."""
-    if plan.statement.settings.restart:
-        outcomes = restart(services, plan.name, plan.new_hash, plan.dependents, plan.statement.settings.drain_timeout)
+    settings, dependents = plan.statement.settings, plan.dependents
+    if settings.restart:
+        dependents = restart(services, plan.name, plan.new_hash, dependents, settings.drain_timeout)
     else:
-        outcomes = {
-            dependent.use.task.consumer: _PENDING if dependent.verdict is RestartVerdict.RESTART else "next run"
-            for dependent in plan.dependents
-        }
+        dependents = with_outcomes(dependents, {}, _PENDING)
     state = AlterationState.APPLIED if plan.changes else AlterationState.UNCHANGED
-    journal.note(
-        state, dependents=[dependent.to_json(outcomes[dependent.use.task.consumer]) for dependent in plan.dependents]
-    )
-    return plan.outcome(state.value, outcomes=outcomes, alteration=journal.id)
+    journal.note(state, dependents=[dependent.to_json() for dependent in dependents])
+    return replace(plan, dependents=dependents).outcome(state.value, journal.id)
 
 
 def _try_stored(services: Services, name: str) -> Outcome:

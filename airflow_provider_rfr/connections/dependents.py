@@ -4,14 +4,14 @@ The control store holds which copy a task should have. A task with the old copy 
 reads its connections again and continues, all in the same try. So the old driver has ended before the new one begins;
 and if the altering process dies, the difference between wanted and running hash still shows which tasks are left.
 
-Stored connections and tasks are reached by Airflow's API or in its database, so each has an interface.
+Stored connections and tasks are reached by Airflow's API or in its database, so they have an interface.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -23,7 +23,7 @@ from airflow_provider_rfr.store.engine import ControlStore
 
 
 class _Gateway(Protocol):
-    """A gateway to the stored connections, and to the caller's rights on them."""
+    """A gateway to the stored connections, to the caller's rights on them, and to the scheduler's tasks."""
 
     def read(self, name: str) -> Definition | None:
         """Return the connection with its secrets, as its users see it; None if there is none.
@@ -38,26 +38,26 @@ class _Gateway(Protocol):
     def referring(self, name: str) -> Sequence[str]:
         """Return the ids of stored connections whose options name this one."""
 
-    def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
+    def commit(self, expected: str, candidate: Definition) -> None:
         """Store the candidate as a whole, if the stored connection still has the expected hash.
 
         :raises ConnectionConflictError: it has another one
         """
 
-    def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
+    def commit_tested(self, expected: str, candidate: Definition) -> bool:
         """Store the candidate after Airflow itself has tried it; return False if Airflow does not do that.
 
         :raises ConnectionConflictError: the stored connection has another hash
         :raises ConnectionValidationError: the candidate does not work
         """
 
-    def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
+    def rename(self, expected: str, definition: Definition, new_name: str) -> None:
         """Store the connection under another name.
 
         :raises ConnectionConflictError: the stored connection has another hash, or the new name is taken
         """
 
-    def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
+    def drop(self, expected: str, definition: Definition) -> None:
         """Delete the connection.
 
         :raises ConnectionConflictError: what is stored has another hash
@@ -66,17 +66,13 @@ class _Gateway(Protocol):
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
         """Return those of the connections that the caller may not edit."""
 
-
-class _Tasks(Protocol):
-    """The scheduler's tasks."""
-
-    def state(self, task: TaskRef) -> str | None:
-        """Return Airflow's name of the state.
+    def task_state(self, task: TaskRef) -> str | None:
+        """Return Airflow's name of the task's state.
 
         It is ``gone`` for a task that no longer exists, and None if Airflow can't be asked.
         """
 
-    def start(self, task: TaskRef) -> None:
+    def start_task(self, task: TaskRef) -> None:
         """Clear the task, so that it continues where it stopped.
 
         :raises RfrError: it can't be started
@@ -101,7 +97,6 @@ class Services:
     store: ControlStore
     hashes: ContentHash
     gateway: _Gateway
-    tasks: _Tasks
     may_not_use: Callable[[Iterable[SecretReference]], Sequence[SecretReference]]
     read_secret: Callable[[SecretReference], str]
     test: Callable[[Definition], bool]
@@ -195,14 +190,19 @@ class RestartVerdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class DependentTask:
-    """A task that uses the connection; ``via``: ids from the connection that it names to the one that is altered."""
+    """A task that uses the connection.
+
+    :ivar via: ids from the connection that it names to the one that is altered
+    :ivar outcome: of its restart; empty before that
+    """
 
     use: Use
     via: tuple[str, ...]
     verdict: RestartVerdict
     reason: str
+    outcome: str = ""
 
-    def to_json(self, outcome: str = "") -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = {
             "kind": self.use.kind,
             **asdict(self.use.task),
@@ -210,7 +210,7 @@ class DependentTask:
             "verdict": self.verdict.value,
             "reason": self.reason,
         }
-        return {**values, "outcome": outcome} if outcome else values
+        return {**values, "outcome": self.outcome} if self.outcome else values
 
     def line(self, prefix: str, detail: str) -> str:
         way = f" by {' > '.join(self.via)}" if len(self.via) > 1 else ""
@@ -263,19 +263,27 @@ _UNRELATED_ERRORS: Final = frozenset(
 """Failures that no change of a connection repairs."""
 
 
+def with_outcomes(
+    dependents: Sequence[DependentTask], outcomes: Mapping[TaskRef, str], otherwise: str
+) -> tuple[DependentTask, ...]:
+    """Return the dependents with the outcomes of their restarts; ``otherwise`` stands for one that is not known."""
+
+    def outcome(dependent: DependentTask) -> str:
+        is_restarted = dependent.verdict is RestartVerdict.RESTART
+        return outcomes.get(dependent.use.task, otherwise) if is_restarted else "next run"
+
+    return tuple(replace(dependent, outcome=outcome(dependent)) for dependent in dependents)
+
+
 def restart(
     services: Services, name: str, wanted: str, dependents: Sequence[DependentTask], timeout: float
-) -> dict[str, str]:
-    """Start stopped tasks, and wait until running ones have the new settings; return the outcomes by consumer.
+) -> tuple[DependentTask, ...]:
+    """Start stopped tasks, and wait until running ones have the new settings; return the dependents with the outcomes.
 
     :param wanted: hash of the new settings
     :param timeout: seconds after which the rest is left to itself
     """
-    outcomes = {
-        dependent.use.task.consumer: "next run"
-        for dependent in dependents
-        if dependent.verdict is not RestartVerdict.RESTART
-    }
+    outcomes: dict[TaskRef, str] = {}
     waiting = [dependent.use.task for dependent in dependents if dependent.verdict is RestartVerdict.RESTART]
     deadline = time.monotonic() + timeout
     while True:
@@ -284,13 +292,12 @@ def restart(
             outcome = _outcome(services, task, name, wanted)
             if outcome is not None:
                 services.report(f"{task}: {outcome}")
-                outcomes[task.consumer] = outcome
+                outcomes[task] = outcome
                 waiting.remove(task)
         if not waiting or time.monotonic() >= deadline:
             break
         services.sleep(_LOOK_SECONDS)
-    late = "still stops; it takes the new settings by itself"
-    return {**outcomes, **{task.consumer: late for task in waiting}}
+    return with_outcomes(dependents, outcomes, "still stops; it takes the new settings by itself")
 
 
 def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str | None:
@@ -307,7 +314,7 @@ def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str |
         return "superseded by a later change"
     if use.state == IDLE:
         return "next run"
-    state = services.tasks.state(task)
+    state = services.gateway.task_state(task)
     if state is None:
         is_dead = now - use.seen_at > _SILENT_MILLISECONDS or use.state == FAILED
         return "unknown: Airflow could not be asked" if is_dead else None
@@ -319,7 +326,7 @@ def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str |
     if state == "failed" and use.error_kind in _UNRELATED_ERRORS:
         return f"stays failed: {use.error_kind} is not the connection's fault"
     try:
-        services.tasks.start(task)
+        services.gateway.start_task(task)
     except RfrError as error:
         return f"could not be started: {error}"
     return "started"

@@ -90,17 +90,6 @@ def _path(option: str) -> list[str]:
     return parts_of(option.removeprefix(_EXTRA))
 
 
-def parsed_extra(text: str | None) -> dict[str, Any]:
-    """Parse extra fields from their text.
-
-    :raises ValueError: it is not a JSON object; the message does not repeat it
-    """
-    extra = object_in(text) if text else {}
-    if extra is None:
-        raise ValueError("extra is not a JSON object")
-    return dict(extra)
-
-
 def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
     changed, first = dict(extra), path[0]
     if len(path) > 1:
@@ -330,7 +319,7 @@ def _options(*more: Option, without: Collection[str] = ()) -> dict[str, Option]:
 
 
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-_CATALOGS: Final = ("sql", "rest", "hive", "glue", "dynamodb")
+CATALOG_TYPES: Final = ("sql", "rest", "hive", "glue", "dynamodb")
 
 
 def _no_credentials(definition: Definition) -> Problem | None:
@@ -400,7 +389,7 @@ _LAKE: Final = ConnectionType(
     "rfr_lake",
     _options(
         Option("extra.catalog_name", inalterable=True),
-        Option("extra.catalog_type", choices=_CATALOGS, inalterable=True),
+        Option("extra.catalog_type", choices=CATALOG_TYPES, inalterable=True),
         Option("extra.warehouse", inalterable=True),
         Option("extra.s3_endpoint", _url),
         Option("extra.s3_region"),

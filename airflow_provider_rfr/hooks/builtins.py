@@ -14,7 +14,7 @@ from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import file_folders, located, place_of, possible_places
-from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
+from airflow_provider_rfr.hooks.lake import LakeHook, secrets_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.model import ActualState, CatalogSpec, RegistryState
     from airflow_provider_rfr.builtins.plan import Plan
     from airflow_provider_rfr.builtins.refresh import Refreshed
+    from airflow_provider_rfr.lake import LakeSettings
     from airflow_provider_rfr.store.engine import ControlStore
 
 PROJECT = "rfr"
@@ -82,11 +83,11 @@ class BuiltinsHook(BaseHook):
         return load_objects(*self._objects, project=self.project, version=self._version)
 
     @cached_property
-    def lake(self) -> LakeDocument:
+    def lake(self) -> LakeSettings:
         """Return the lake's settings; their secrets are masked in logs from here on."""
-        document = LakeHook(self._lake_conn_id).get_lake_document()
-        mask_secrets(document.secrets())
-        return document
+        settings = LakeHook(self._lake_conn_id).get_lake_settings()
+        mask_secrets(secrets_of(settings))
+        return settings
 
     @cached_property
     def store(self) -> ControlStore:
@@ -102,7 +103,7 @@ class BuiltinsHook(BaseHook):
         from airflow_provider_rfr.lake.catalog import open_catalog
 
         with _catalog_errors(self.lake):
-            return open_catalog(self.lake.settings())
+            return open_catalog(self.lake)
 
     def recorded(self) -> RegistryState:
         """Return the deployed state, as the registry has it."""
@@ -178,7 +179,7 @@ class BuiltinsHook(BaseHook):
         """
         from airflow_provider_rfr.builtins.engine import SparkSqlEngine
 
-        return SparkSqlEngine(self.lake.settings(), settings, jars)
+        return SparkSqlEngine(self.lake, settings, jars)
 
     def refresh_views(
         self, names: Sequence[str] = (), *, sql: SparkSqlEngine, force: bool = False
@@ -215,7 +216,7 @@ class BuiltinsHook(BaseHook):
 
 
 @contextmanager
-def _catalog_errors(lake: LakeDocument) -> Iterator[None]:
+def _catalog_errors(lake: LakeSettings) -> Iterator[None]:
     """Replace errors of the catalog's client, whose texts may hold its address with credentials."""
     try:
         yield

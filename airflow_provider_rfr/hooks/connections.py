@@ -26,7 +26,7 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.hooks.api import ask, read_first_page, source_settings
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.lake import lake_document
+from airflow_provider_rfr.hooks.lake import lake_settings
 from airflow_provider_rfr.http.redaction import without_credentials
 
 if TYPE_CHECKING:
@@ -97,14 +97,8 @@ class ConnectionsHook(BaseHook):
 
     @contextmanager
     def _services(self) -> Iterator[Services]:
-        from airflow_provider_rfr.connections.airflow.gateways import (
-            AirflowApi,
-            ApiGateway,
-            ApiTasks,
-            DatabaseGateway,
-            DatabaseTasks,
-        )
-        from airflow_provider_rfr.connections.airflow.lookup import SecretReader, content_hash, not_allowed
+        from airflow_provider_rfr.connections.airflow.gateways import AirflowApi, ApiGateway, DatabaseGateway
+        from airflow_provider_rfr.connections.airflow.lookup import content_hash, not_allowed, read_secret
         from airflow_provider_rfr.connections.dependents import Services
 
         api = AirflowApi(self._airflow_api_conn_id)
@@ -112,17 +106,17 @@ class ConnectionsHook(BaseHook):
         if at_database is None:
             # The API is preferred where there is one, because it checks the rights of the user.
             at_database = can_be_reached() and not api.is_there()
-        gateway: DatabaseGateway | ApiGateway = DatabaseGateway() if at_database else ApiGateway(api)
         store_hook = ControlStoreHook(self._control_store_conn_id)
         # Airflow masks what it reads, and would warn of each value that is too short for that.
         with quiet_masking(), closing(store_hook.get_store()) as store:
+            hashes = content_hash(store)
+            gateway = DatabaseGateway(hashes) if at_database else ApiGateway(api, hashes)
             yield Services(
                 store,
-                content_hash(store),
+                hashes,
                 gateway,
-                DatabaseTasks() if at_database else ApiTasks(api),
                 not_allowed,
-                SecretReader(gateway.variable).read,
+                partial(read_secret, gateway.variable),
                 run_test,
                 upstream_identity,
                 partial(check_use, gateway.find),
@@ -259,7 +253,7 @@ def _find_tables(candidate: Definition, present: Definition | None, tables: list
 def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
     from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 
-    settings = lake_document(as_connection(definition)).settings()
+    settings = lake_settings(as_connection(definition))
     try:
         catalog = open_catalog(settings)
         loaded = {name: load_table(catalog, name) for name in tables}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,20 +19,21 @@ from airflow_provider_rfr.connections.airflow.lookup import (
     read_connection,
     require_type,
 )
+from airflow_provider_rfr.connections.types import CATALOG_TYPES
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.lake import LakeSettings
 from airflow_provider_rfr.lake.types import check_identifier
 from airflow_provider_rfr.timeouts import within
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings
+    from airflow_provider_rfr.lake.catalog import Catalog
     from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord
 
 
-_CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb")
 _TEST_SECONDS = 20.0
 _STORE_EXTRAS = {
     "warehouse": "warehouse",
@@ -44,27 +44,11 @@ _STORE_EXTRAS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LakeDocument:
-    """Name and PyIceberg properties of a catalog; the properties may hold secrets."""
-
-    name: str
-    properties: dict[str, str] = field(repr=False)
-
-    def settings(self) -> LakeSettings:
-        """Return the settings for ``airflow_provider_rfr.lake``.
-
-        Their type is separate, because that package imports PyIceberg.
-        """
-        from airflow_provider_rfr.lake.catalog import LakeSettings
-
-        return LakeSettings(self.name, self.properties)
-
-    def secrets(self) -> list[str]:
-        """Return the values that must not be shown."""
-        values = [value for key, value in self.properties.items() if is_secret(key)]
-        password = urlsplit(self.properties.get("uri", "")).password
-        return values + ([password] if password else [])
+def secrets_of(lake: LakeSettings) -> list[str]:
+    """Return the values that must not be shown."""
+    values = [value for key, value in lake.properties.items() if is_secret(key)]
+    password = urlsplit(lake.properties.get("uri", "")).password
+    return values + ([password] if password else [])
 
 
 class LakeHook(BaseHook):
@@ -94,7 +78,7 @@ class LakeHook(BaseHook):
         super().__init__()
         self.lake_conn_id = lake_conn_id
 
-    def get_lake_document(self) -> LakeDocument:
+    def get_lake_settings(self) -> LakeSettings:
         """Return the catalog's settings, without opening it.
 
         :raises ConfigurationError: the connection is of another type, or says too little
@@ -103,14 +87,7 @@ class LakeHook(BaseHook):
             f"run: airflow connections add {self.lake_conn_id} --conn-type rfr_lake --conn-host"
             """ sqlite:////data/catalog.db --conn-extra '{"warehouse": "file:///data/warehouse"}'"""
         )
-        return lake_document(connection_named(self.lake_conn_id, "lake_conn_id", remedy))
-
-    def get_lake_settings(self) -> LakeSettings:
-        """Return the catalog's settings, for ``airflow_provider_rfr.lake``.
-
-        :raises ConfigurationError: the connection is of another type, or says too little
-        """
-        return self.get_lake_document().settings()
+        return lake_settings(connection_named(self.lake_conn_id, "lake_conn_id", remedy))
 
     get_conn = get_lake_settings
 
@@ -130,11 +107,11 @@ class LakeHook(BaseHook):
         :raises ConfigurationError: the connection is of another type, or says too little
         :raises CatalogError: the catalog can't be opened; without secrets
         """
-        document = self.get_lake_document()
-        with self._explained("The catalog can't be opened", document):
+        settings = self.get_lake_settings()
+        with self._explained("The catalog can't be opened", settings):
             from airflow_provider_rfr.lake.catalog import open_catalog
 
-            return within(_TEST_SECONDS, lambda: len(open_catalog(document.settings()).list_namespaces()))
+            return within(_TEST_SECONDS, lambda: len(open_catalog(settings).list_namespaces()))
 
     def check_warehouse(self) -> bool:
         """Write and delete a small object; False where the warehouse is a name that only the catalog understands.
@@ -142,18 +119,18 @@ class LakeHook(BaseHook):
         :raises ConfigurationError: the connection is of another type, or says too little
         :raises CatalogError: it can't be written; without secrets
         """
-        document = self.get_lake_document()
-        with self._explained("Nothing can be written below the warehouse", document):
-            return within(_TEST_SECONDS, lambda: _try_warehouse(document.properties))
+        settings = self.get_lake_settings()
+        with self._explained("Nothing can be written below the warehouse", settings):
+            return within(_TEST_SECONDS, lambda: _try_warehouse(settings.properties))
 
     @contextmanager
-    def _explained(self, problem: str, document: LakeDocument) -> Iterator[None]:
+    def _explained(self, problem: str, settings: LakeSettings) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - each catalog and each store has errors of its own
             from airflow_provider_rfr.refresh.config import redact
 
-            secrets = [*document.secrets(), read_connection(self.lake_conn_id).password or ""]
+            secrets = [*secrets_of(settings), read_connection(self.lake_conn_id).password or ""]
             # What follows of an object store is curl's, and says the same again.
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition("; Details: ")[0][:500]
             raise CatalogError(f"{problem}: {redact(reason, filter(None, secrets))}") from None
@@ -163,7 +140,7 @@ def namespaces_in_words(count: int) -> str:
     return "1 namespace" if count == 1 else f"{count} namespaces"
 
 
-def lake_document(connection: Connection) -> LakeDocument:
+def lake_settings(connection: Connection) -> LakeSettings:
     """Return the catalog that an ``rfr_lake`` connection describes, with PyIceberg's names of properties.
 
     :raises ConfigurationError: it is of another type, or says too little
@@ -172,8 +149,8 @@ def lake_document(connection: Connection) -> LakeDocument:
     extras = extras_of(connection)
     kind = str(extras.get("catalog_type", "sql"))
     name = f"connection {connection.conn_id}"
-    if kind not in _CATALOG_TYPES:
-        raise ConfigurationError(f"{name}: catalog_type", f"{kind!r} is unknown", f"one of {', '.join(_CATALOG_TYPES)}")
+    if kind not in CATALOG_TYPES:
+        raise ConfigurationError(f"{name}: catalog_type", f"{kind!r} is unknown", f"one of {', '.join(CATALOG_TYPES)}")
     if kind in ("sql", "rest", "hive") and not connection.host:
         raise ConfigurationError(
             f"{name}: host", "is empty", "write the catalog's URI, e.g. sqlite:////data/catalog.db"
@@ -196,7 +173,7 @@ def lake_document(connection: Connection) -> LakeDocument:
             raise ConfigurationError(f"{name}: warehouse", "is empty", remedy)
         if not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
             raise ConfigurationError(f"{name}: warehouse", f"{warehouse!r} is relative", remedy)
-    return LakeDocument(str(extras.get("catalog_name", "rfr")), properties)
+    return LakeSettings(str(extras.get("catalog_name", "rfr")), properties)
 
 
 def _refuse_unread(name: str, connection: Connection) -> None:
@@ -279,7 +256,7 @@ class CommitsReader:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._settings = lake_document(connection).settings()
+        self._settings = lake_settings(connection)
 
     def position(self, table: str) -> Position | None:
         """Return the position of the table's newest commit; None where there is no table."""

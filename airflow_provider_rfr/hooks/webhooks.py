@@ -121,7 +121,7 @@ class WebhookHook(BaseHook):
     @property
     def lake(self) -> str:
         """Return the catalog's name, by which the store knows it."""
-        return LakeHook(self._lake_conn_id).get_lake_document().name
+        return LakeHook(self._lake_conn_id).get_lake_settings().name
 
     def all_tables(self) -> list[str]:
         """Return every table of the lake that a refresh has published to, and every one that the store knows."""

@@ -11,12 +11,11 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cache, wraps
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import BOTOCORE_SESSION, CatalogType, infer_catalog_type, load_catalog
@@ -41,6 +40,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixe
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.lake import LakeSettings as LakeSettings
 from airflow_provider_rfr.timeouts import ANSWER_SECONDS, CONNECT_SECONDS, limit_waits
 
 if TYPE_CHECKING:
@@ -79,19 +79,6 @@ _JDBC_PACKAGES: Final[Mapping[str, str]] = {
 }
 """Maven coordinates of the JDBC driver, by SQLAlchemy's name of the database."""
 _PYICEBERG_ONLY: Final = ("type", "py-catalog-impl", "py-io-impl")
-
-
-@dataclass(frozen=True, slots=True)
-class LakeSettings:
-    """The address and the settings of a lake's catalog.
-
-    :ivar name: the catalog's name; Spark has to use the same one for the same catalog
-    :ivar properties: PyIceberg's catalog properties (``type``, ``uri``, ``warehouse``, credentials);
-        they may hold secrets, so they are left out of ``repr``
-    """
-
-    name: str
-    properties: Mapping[str, str] = field(repr=False)
 
 
 def open_catalog(settings: LakeSettings) -> Catalog:
@@ -363,46 +350,31 @@ def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
     }
     if database == "postgresql":
         # The driver's own socket timeout is infinite.
-        limits = WaitLimits.of(properties)
-        catalog |= {"jdbc.connectTimeout": str(ceil(limits.connect)), "jdbc.socketTimeout": str(ceil(limits.read))}
+        connect, read = map(ceil, _wait_limits(properties))
+        catalog |= {"jdbc.connectTimeout": str(connect), "jdbc.socketTimeout": str(read)}
     credentials = {"jdbc.user": uri.username, "jdbc.password": uri.password}
     catalog |= {name: str(value) for name, value in credentials.items() if value}
     return catalog, _JDBC_PACKAGES[database]
 
 
-_CONNECT_TIMEOUT: Final = "rfr.connect-timeout"
-_READ_TIMEOUT: Final = "rfr.read-timeout"
+def _wait_limits(properties: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the seconds to wait for a connection, and for an answer, as a catalog's properties say.
 
-
-class WaitLimits(NamedTuple):
-    """Seconds to wait for a connection, and for an answer."""
-
-    connect: float
-    read: float
-
-    @classmethod
-    def of(cls, properties: Mapping[str, Any]) -> WaitLimits:
-        """Read the limits from a catalog's properties.
-
-        :raises ConfigurationError: a limit is not a positive number
-        """
-        return cls(
-            _seconds_of(properties, _CONNECT_TIMEOUT, CONNECT_SECONDS),
-            _seconds_of(properties, _READ_TIMEOUT, ANSWER_SECONDS),
-        )
-
-
-def _seconds_of(properties: Mapping[str, Any], name: str, default: float) -> float:
-    value = properties.get(name, default)
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ConfigurationError(
-            f"lake.properties.{name}", f"{value!r} is not a positive number of seconds", f"write e.g. {default:g}"
-        )
-    return seconds
+    :raises ConfigurationError: a limit is not a positive number
+    """
+    limits = []
+    for name, default in (("rfr.connect-timeout", CONNECT_SECONDS), ("rfr.read-timeout", ANSWER_SECONDS)):
+        value = properties.get(name, default)
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < float("inf"):
+            raise ConfigurationError(
+                f"lake.properties.{name}", f"{value!r} is not a positive number of seconds", f"write e.g. {default:g}"
+            )
+        limits.append(seconds)
+    return limits[0], limits[1]
 
 
 def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -410,7 +382,7 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
 
     :raises ConfigurationError: a limit is not a positive number
     """
-    limits = WaitLimits.of(properties)
+    connect, read = _wait_limits(properties)
     settings: dict[str, Any] = dict(merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
     if "py-catalog-impl" in properties:
         return load_catalog(name, **properties)
@@ -425,7 +397,7 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
         import botocore.session
 
         session = botocore.session.get_session()
-        config = botocore.config.Config(connect_timeout=limits.connect, read_timeout=limits.read)
+        config = botocore.config.Config(connect_timeout=connect, read_timeout=read)
         session.set_default_client_config(config)
         catalog = load_catalog(name, **properties, **{BOTOCORE_SESSION: session})
         # The tables' files get the catalog's properties, and tasks get them from there.
@@ -440,7 +412,7 @@ def _rest_catalog() -> type[Catalog]:
     from requests import Session
 
     class LimitedSession(Session):
-        limits: WaitLimits
+        limits: tuple[float, float]
 
         def request(self, *args: Any, **kwargs: Any) -> Response:
             return super().request(*args, **{"timeout": self.limits, **kwargs})
@@ -450,7 +422,7 @@ def _rest_catalog() -> type[Catalog]:
             # The first that is done with each session, before any request for a token.
             super()._config_headers(session)
             session.__class__ = LimitedSession
-            session.limits = WaitLimits.of(self.properties)  # type: ignore[attr-defined]
+            session.limits = _wait_limits(self.properties)  # type: ignore[attr-defined]
 
     return LimitedRestCatalog
 
@@ -461,7 +433,7 @@ def _sql_catalog() -> type[Catalog]:
 
     class LimitedSqlCatalog(SqlCatalog):
         def _init_catalog(self) -> None:
-            limit_waits(self.engine, *WaitLimits.of(self.properties))
+            limit_waits(self.engine, *_wait_limits(self.properties))
             super()._init_catalog()
 
     return LimitedSqlCatalog

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -108,9 +108,7 @@ class CommitEvent:
             lake=event.lake if lake is None else lake,
             snapshot_id=snapshot_id,
             sequence=sequence,
-            committed_at=datetime.fromtimestamp(timestamp_ms // 1000, timezone.utc).replace(
-                microsecond=timestamp_ms % 1000 * 1000
-            ),
+            committed_at=_EPOCH + timedelta(milliseconds=timestamp_ms),
         )
 
     def to_json(self) -> str:
@@ -148,8 +146,7 @@ class CommitEvent:
 
 def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
     """Merge two events into one: the last commit's, with the run id, target name and producer of the first one."""
-    earliest = [at for at in (first.fetched_at_min, last.fetched_at_min) if at is not None]
-    latest = [at for at in (first.fetched_at_max, last.fetched_at_max) if at is not None]
+    begin, end = published_span((event.fetched_at_min, event.fetched_at_max) for event in (first, last))
     bindings: dict[tuple[str, str], Binding] = {}
     for binding in (*first.bindings, *last.bindings):
         key = (binding.table, binding.collection)
@@ -161,8 +158,8 @@ def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
         producer=first.producer,
         run_id=first.run_id,
         collection_names=tuple(sorted({*first.collection_names, *last.collection_names})),
-        fetched_at_min=min(earliest, default=None),
-        fetched_at_max=max(latest, default=None),
+        fetched_at_min=begin,
+        fetched_at_max=end,
         bindings=tuple(bindings.values()),
         merged_commits=first.merged_commits + last.merged_commits,
     )

@@ -62,13 +62,13 @@ HOLD: Final = "rfr.hold."
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MIN_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
 _MAX_REF_AGE: Final = "history.expire.max-ref-age-ms"
-_MAX_COPIES: Final = "rfr.expire.max-copies"
+MAX_COPIES: Final = "rfr.expire.max-copies"
 TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     KIND: "table",
     _MAX_AGE: str(7 * 86_400_000),
     _MIN_SNAPSHOTS: "10",
     # A day of hourly refreshes. By age alone, a week of them would keep 168 copies of all rows.
-    _MAX_COPIES: "24",
+    MAX_COPIES: "24",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -177,7 +177,7 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
             newest = ref.min_snapshots_to_keep or least
             since = now_ms - (age if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
             # Without the property no snapshot is dropped for its copies: there can't be more than snapshots.
-            copies = _number(metadata.properties, _MAX_COPIES, len(line))
+            copies = _number(metadata.properties, MAX_COPIES, len(line))
             kept.update(snapshot.snapshot_id for snapshot in line[: _kept_length(line, newest, since, copies)])
     # Snapshots of no branch, such as those that were rolled back, go by their age alone.
     kept.update(
@@ -200,11 +200,6 @@ def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int) 
         if summary_of(snapshot).get("deleted-data-files", "0") != "0":
             copies -= 1
     return len(line)
-
-
-def max_copies(properties: Mapping[str, str]) -> str | None:
-    """Return how many replaced copies of the table stay at most, as its property says; None without a limit."""
-    return properties.get(_MAX_COPIES)
 
 
 def _hold(metadata: TableMetadata, kept: set[int]) -> dict[str, int]:

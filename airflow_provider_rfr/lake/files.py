@@ -124,14 +124,6 @@ class FileStore:
         with filesystem.open_input_file(path) as stream:
             return pq.ParquetFile(stream).read(columns=list(columns), use_threads=False)
 
-    def size(self, location: str) -> int:
-        """Return the object's size in bytes; raise FileNotFoundError if there is no object."""
-        filesystem, path = self._open(location)
-        info = filesystem.get_file_info(path)
-        if info.type != pafs.FileType.File:
-            raise FileNotFoundError(location)
-        return int(info.size)
-
     def exists(self, location: str) -> bool:
         filesystem, path = self._open(location)
         return bool(filesystem.get_file_info(path).type == pafs.FileType.File)

@@ -56,10 +56,6 @@ _SCALARS: Final = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.fl
 _FORMATS: Final = {"date": pa.date32(), "date-time": TIMESTAMP, "time": pa.time64("us")}
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)", re.ASCII)
 _MAX_DIGITS: Final = 38
-
-
-_NO_PLACES: Final[Mapping[str, Place]] = {}
-_NO_TYPES: Final[Mapping[str, pa.Field]] = {}
 _LAST: Final[Place] = (2**63, 0, 0)
 
 
@@ -77,9 +73,7 @@ class InferredSchema:
     fields: Mapping[str, InferredSchema] = field(default_factory=dict)
     items: InferredSchema | None = None
 
-    def to_arrow(
-        self, places: Mapping[str, Place] = _NO_PLACES, types: Mapping[str, pa.Field] = _NO_TYPES
-    ) -> pa.Schema:
+    def to_arrow(self, places: Mapping[str, Place] = {}, types: Mapping[str, pa.Field] = {}) -> pa.Schema:
         """Return the columns; none where no record had a value.
 
         Values that disagree become text: numbers and booleans among strings by a string column, which keeps strings

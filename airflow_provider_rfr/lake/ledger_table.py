@@ -31,6 +31,7 @@ from airflow_provider_rfr.lake.commits import (
     stale_files_are_conflicts,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile
+from airflow_provider_rfr.lake.expiry import KIND
 from airflow_provider_rfr.lake.files import (
     FileStore,
     is_local,
@@ -49,7 +50,6 @@ _LEDGER_SCHEMA = pyarrow_to_schema(ledger_arrow_schema())
 _LEDGER_SPEC = PartitionSpec(
     PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="generation")
 )
-_KIND = "rfr.kind"
 _LEDGER_PROPERTIES = {
     # The fence: a commit from a stale table is refused instead of repeated on top of the newer one.
     "commit.retry.num-retries": "0",
@@ -62,7 +62,7 @@ _LEDGER_PROPERTIES = {
     "write.metadata.metrics.default": "none",
     "write.metadata.metrics.column.generation": "full",
     "write.metadata.metrics.column.partition_ordinal": "full",
-    _KIND: "ledger",
+    KIND: "ledger",
 }
 _LEDGER_NAME = re.compile(r"(?P<target>.+)__rfr_ledger(?:_(?P<part>[0-9a-f]{12}))?")
 _KEPT_SNAPSHOTS = 3
@@ -146,7 +146,7 @@ class LedgerTable:
     @property
     def is_ledger(self) -> bool:
         """Tell whether this package made the table; anybody may give one such a name."""
-        return self._table.properties.get(_KIND) == _LEDGER_PROPERTIES[_KIND]
+        return self._table.properties.get(KIND) == _LEDGER_PROPERTIES[KIND]
 
     @property
     def changed_ms(self) -> int:

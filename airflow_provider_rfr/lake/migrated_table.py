@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg import types as iceberg
@@ -64,10 +63,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.update.schema import UpdateSchema
 
 _Path = tuple[str, ...]
-
-
 _FORMAT = "format-version"
-_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 TableDefinition = tuple[Schema, PartitionSpec, dict[str, str]]
 """Schema, partitioning and properties of a table that is to be created."""
@@ -104,7 +100,7 @@ class TableChange:
     tighten: Sequence[Mapping[str, Any]] = ()
     partitioning: Sequence[str] | None = None
     keys: Sequence[str] | None = None
-    properties: Mapping[str, str] = field(default_factory=lambda: _NO_PROPERTIES)
+    properties: Mapping[str, str] = field(default_factory=dict)
     unset: Sequence[str] = ()
 
 
@@ -112,7 +108,7 @@ def table_definition(
     columns: Sequence[ColumnLike],
     partitioning: Sequence[str] = (),
     keys: Sequence[str] = (),
-    properties: Mapping[str, str] = _NO_PROPERTIES,
+    properties: Mapping[str, str] = {},
 ) -> TableDefinition:
     """Return the schema, partitioning and properties that a table is created with.
 
@@ -337,15 +333,13 @@ class MigratedTable:
 
         :raises CommitConflictError: the table is no longer as it was loaded; nothing was written
         """
-        transaction = self._begin()
-        stage_columns(transaction, change)
+        transaction = self._begin(change)
         stage_rest(transaction, change)
         commit_strictly(transaction)
 
     def coming(self, change: TableChange, family: str) -> FileTarget:
         """Return the target to write data files of the changed table to; write nothing."""
-        transaction = self._begin()
-        stage_columns(transaction, change)
+        transaction = self._begin(change)
         return FileTarget.of(transaction.table_metadata, self._table.io, family=family)
 
     def origins(self, change: TableChange) -> dict[str, str]:
@@ -353,8 +347,7 @@ class MigratedTable:
 
         New columns are left out.
         """
-        transaction = self._begin()
-        stage_columns(transaction, change)
+        transaction = self._begin(change)
         names = {field.field_id: field.name for field in self._table.schema().fields}
         changed = transaction.table_metadata.schema().fields
         return {column.name.casefold(): names[column.field_id] for column in changed if column.field_id in names}
@@ -375,8 +368,7 @@ class MigratedTable:
         :raises CommitConflictError: the table is no longer as it was loaded; nothing was written
         :raises TargetChangedError: its columns are not those that the files were written for
         """
-        transaction = self._begin()
-        stage_columns(transaction, change)
+        transaction = self._begin(change)
         layout = FileLayout.of(transaction.table_metadata)
         planned = target.layout
         if layout.schema.fields != planned.schema.fields or layout.spec.fields != planned.spec.fields:
@@ -414,7 +406,8 @@ class MigratedTable:
         """Return the summary of the newest snapshot that is not a compaction; an empty mapping where there is none."""
         return summary_of(last_change(self._table))
 
-    def _begin(self) -> Transaction:
+    def _begin(self, change: TableChange) -> Transaction:
+        """Return a transaction with the change of columns and partitioning staged, on exactly the loaded state."""
         transaction = TableTransaction(self._table)
         base = self._base
         # PyIceberg requires only what an update touches. These also refuse the commit after a change of something else;
@@ -428,6 +421,7 @@ class MigratedTable:
         if isinstance(self._catalog, MetastoreCatalog):
             requirements += (AssertBase.of(base),)
         transaction._requirements = requirements
+        stage_columns(transaction, change)
         return transaction
 
 

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -24,7 +23,7 @@ from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.lake.catalog import load_table, namespaces
 from airflow_provider_rfr.lake.commits import summary_of
-from airflow_provider_rfr.lake.expiry import max_copies
+from airflow_provider_rfr.lake.expiry import MAX_COPIES
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import partition_texts, type_text
 from airflow_provider_rfr.lake.target import NO_VALUE, SCHEMA_CHANGES_KEY
@@ -71,7 +70,7 @@ class TableEntry:
     columns: tuple[LiveColumn, ...] = ()
     partitioning: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    properties: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: int | None = None
     rows: int | None = None
     bytes: int | None = None
@@ -115,7 +114,7 @@ def entry_of(name: str, table: Table) -> TableEntry:
         partition_texts(table.spec(), schema),
         keys,
         # The format version is a part of the metadata and not one of its properties.
-        MappingProxyType({**metadata.properties, "format-version": str(metadata.format_version)}),
+        {**metadata.properties, "format-version": str(metadata.format_version)},
         metadata.current_snapshot_id,
         _number(summary, "total-records"),
         _number(summary, "total-files-size"),
@@ -145,7 +144,7 @@ class ViewEntry:
 
     name: str
     query: str = ""
-    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    properties: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[LiveColumn, ...] = ()
     namespace: str = ""
     catalog: str = ""
@@ -268,9 +267,7 @@ def _view_entry(name: str, metadata: Mapping[str, Any]) -> ViewEntry:
         name,
         # The view may have been given another text since the property was written.
         whole if chosen["sql"] in whole else chosen["sql"],
-        MappingProxyType(
-            {key: str(value) for key, value in metadata["properties"].items() if key not in _HIDDEN_PROPERTIES}
-        ),
+        {key: str(value) for key, value in metadata["properties"].items() if key not in _HIDDEN_PROPERTIES},
         _live_columns(Schema.model_validate(schema)),
         ".".join(version["default-namespace"]),
         version.get("default-catalog") or "",
@@ -325,7 +322,7 @@ def table_facts(catalog: Catalog, name: str) -> TableFacts | None:
         files=_number(summary_of(snapshot), "total-data-files"),
         bytes=entry.bytes,
         snapshots=len(table.metadata.snapshots),
-        max_copies=max_copies(table.properties),
+        max_copies=table.properties.get(MAX_COPIES),
         columns=entry.columns,
         partitioning=entry.partitioning,
         changes=tuple(_changes(table)),

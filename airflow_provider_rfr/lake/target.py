@@ -239,18 +239,22 @@ def pinned_columns(metadata: TableMetadata) -> Mapping[int, str]:
 def apply_evolution(transaction: Transaction, plan: EvolutionPlan) -> None:
     """Stage the plan's changes; the caller commits the transaction."""
     before = transaction.table_metadata.schema()
-    dropped = [change.path for change in plan.changes if change.kind in (_ChangeKind.DROP, _ChangeKind.REPLACE)]
-    if dropped:
+    temporary_names = {
+        change.path: f"_rfr_dropped_{before.find_field('.'.join(change.path)).field_id}"
+        for change in plan.changes
+        if change.kind in (_ChangeKind.DROP, _ChangeKind.REPLACE)
+    }
+    if temporary_names:
         # First renamed: PyIceberg adds no column under a name that the same update drops.
         with transaction.update_schema() as update:
-            for path in dropped:
-                update.rename_column(path, _temporary_name(before, path))
+            for path, name in temporary_names.items():
+                update.rename_column(path, name)
     if not plan.changes:
         return
     # Classified above; and where no row stays, a new column may be required.
     with transaction.update_schema(allow_incompatible_changes=True) as update:
-        for path in dropped:
-            update.delete_column((*path[:-1], _temporary_name(before, path)))
+        for path, name in temporary_names.items():
+            update.delete_column((*path[:-1], name))
         for change in plan.changes:
             if change.kind is _ChangeKind.WIDEN:
                 update.update_column(change.path, field_type=change.type)
@@ -258,10 +262,6 @@ def apply_evolution(transaction: Transaction, plan: EvolutionPlan) -> None:
                 update.add_column(change.path, change.type, doc=change.doc, required=change.required)
         for path, after in _moves(before, plan):
             move_column(update, path, after)
-
-
-def _temporary_name(schema: Schema, path: _Path) -> str:
-    return f"_rfr_dropped_{schema.find_field('.'.join(path)).field_id}"
 
 
 def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[_Path, str | None]]:
@@ -408,9 +408,8 @@ class TargetTable:
         self._inferred = frozenset(wanted.names).difference(declared) if inferred else frozenset()
         # Both are of these files; a manifest of an earlier plan would name others.
         self._added, self._no_values = AddedManifest(), None
-        transaction = self._transaction()
-        rows = self._evolve(transaction).rows
-        target = FileTarget.of(transaction.table_metadata, transaction._table.io, rows=rows)
+        transaction, evolution = self._begin()
+        target = FileTarget.of(transaction.table_metadata, transaction._table.io, rows=evolution.rows)
         self._layout = target.layout
         return target
 
@@ -432,8 +431,7 @@ class TargetTable:
         :raises TargetChangedError: its columns changed since the files were planned
         :raises SchemaEvolutionError: the table can't take the columns, or may not change; nothing was written
         """
-        transaction = self._transaction()
-        evolution = self._evolve(transaction)
+        transaction, evolution = self._begin()
         now, planned = transaction.table_metadata, self._layout
         assert planned is not None
         # Files name columns by the ids of the first commit. A column that others added meanwhile is no conflict: in
@@ -525,22 +523,19 @@ class TargetTable:
             if is_of_part(task.file):
                 yield task.file
 
-    def _transaction(self) -> Transaction:
-        if self._table is not None:
-            return TableTransaction(self._table)
-        ensure_namespace(self._catalog, self.name)
-        schema = target_schema(self._wanted)
-        return self._catalog.create_table_transaction(self.name, schema, properties=dict(TABLE_PROPERTIES))
-
-    def _evolve(self, transaction: Transaction) -> EvolutionPlan:
-        """Stage the schema changes, none for a new table."""
+    def _begin(self) -> tuple[Transaction, EvolutionPlan]:
+        """Return a transaction that has the schema changes staged, or that creates the table."""
         if self._table is None:
-            return EvolutionPlan((), self._wanted)
+            ensure_namespace(self._catalog, self.name)
+            schema, properties = target_schema(self._wanted), dict(TABLE_PROPERTIES)
+            creation = self._catalog.create_table_transaction(self.name, schema, properties=properties)
+            return creation, EvolutionPlan((), self._wanted)
+        transaction = TableTransaction(self._table)
         metadata = transaction.table_metadata
         pinned = None if self._rows_stay else pinned_columns(metadata)
         plan = plan_evolution(metadata.schema(), self._wanted, self._policy, inferred=self._inferred, pinned=pinned)
         apply_evolution(transaction, plan)
-        return plan
+        return transaction, plan
 
 
 def _columns_with_values(files: Iterable[DataFile]) -> Mapping[int, bool]:

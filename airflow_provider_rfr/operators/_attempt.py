@@ -92,7 +92,7 @@ class RefreshAttempt:
         self.run_key = run_key
         self.replace_where = replace_where
         tables = tuple(lineage.tables.values())
-        self._ledgers = LedgerFollower(lineage.lake.settings, tables, replace_where, show=show)
+        self._ledgers = LedgerFollower(lambda: lineage.lake, tables, replace_where, show=show)
         self.monitor = ProgressMonitor(
             self._ledgers,
             open_store(store, context),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from airflow_provider_rfr.builtins.plan import Plan
-    from airflow_provider_rfr.hooks.lake import LakeDocument
+    from airflow_provider_rfr.lake import LakeSettings
 
 _log = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class Lineage:
     source: str
     tables: Mapping[str, str]
     mode: str
-    lake: LakeDocument = field(repr=False)
+    lake: LakeSettings = field(repr=False)
     figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -302,7 +302,7 @@ def _table_facets(lineage: Lineage, table: str, snapshot_id: str) -> dict[str, A
         state = facet.LifecycleStateChange.OVERWRITE
         facets["lifecycleStateChange"] = facet.LifecycleStateChangeDatasetFacet(lifecycleStateChange=state)
     try:
-        loaded = load_table(open_catalog(lineage.lake.settings()), table)
+        loaded = load_table(open_catalog(lineage.lake), table)
     except Exception as error:  # noqa: BLE001 - its text may name addresses with credentials
         _log.warning("the columns of %s are left out of the lineage (%s)", table, type(error).__name__)
         return facets

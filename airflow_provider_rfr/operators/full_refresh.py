@@ -18,7 +18,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.api import SourceSettings, settings_of
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, is_pending, path_from_dag
-from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.hooks.lake import LakeHook, secrets_of
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-    from airflow_provider_rfr.hooks.lake import LakeDocument
     from airflow_provider_rfr.hooks.spark import DriverAddress
+    from airflow_provider_rfr.lake import LakeSettings
 
 _STORE_PARTS = ("store", "history.py")
 """What a driver in a cluster needs besides, to keep refresh tokens and rows of the history tables."""
@@ -352,7 +352,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     def _refresh(self, context: Context, began: datetime) -> dict[str, Any]:
         check_machine()
-        lake = LakeHook(self.lake_conn_id).get_lake_document()
+        lake = LakeHook(self.lake_conn_id).get_lake_settings()
         document = self._document(context, lake)
         tables, options = tables_of(document["streams"], self.target), document["options"]
         if reason := webhooks.blocked(lake.name, tables.values()):
@@ -383,8 +383,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     def _finish_deferred(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         refresh, ending = DeferredRefresh.from_json(event["refresh"]), Ending.from_json(event)
-        lake = LakeHook(refresh.lake_conn_id).get_lake_document()
-        secrets = [*self._read_source(lake).secrets.values(), *lake.secrets()]
+        lake = LakeHook(refresh.lake_conn_id).get_lake_settings()
+        secrets = [*self._read_source(lake).secrets.values(), *secrets_of(lake)]
         lineage = Lineage(refresh.source, refresh.tables, refresh.mode, lake)
         attempt = self._begin(context, lineage, refresh.run_key, refresh.replace_where)
         attempt.monitor.resume(refresh.before, refresh.stalled)
@@ -415,7 +415,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
             webhooks.deliver(self, self._deliver_after, self.lake_conn_id, list(figures))
         return result
 
-    def _document(self, context: Context, lake: LakeDocument) -> dict[str, Any]:
+    def _document(self, context: Context, lake: LakeSettings) -> dict[str, Any]:
         """Return the configuration of the Spark application; it holds the secrets of both connections.
 
         :raises ConfigurationError: field, problem and remedy
@@ -439,10 +439,10 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         parse_config(document)
         return document
 
-    def _read_source(self, lake: LakeDocument) -> SourceSettings:
+    def _read_source(self, lake: LakeSettings) -> SourceSettings:
         """Read the settings of the API's connection. From here on Airflow masks the secrets of both connections."""
         settings = settings_of(self.api_conn_id)
-        mask_secrets((*settings.secrets.values(), *lake.secrets()))
+        mask_secrets((*settings.secrets.values(), *secrets_of(lake)))
         return settings
 
     def _connection_checks(self) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def load_migration(folder: Path, builtins: BuiltinsHook, work: Mapping[str, Any]
     from airflow_provider_rfr.lake.catalog import spark_sql_settings
 
     lake = builtins.lake
-    settings = spark_sql_settings(lake.settings())
+    settings = spark_sql_settings(lake)
     hook.default_packages(settings["spark.jars.packages"], settings["spark.sql.extensions"])
     place = {"lake": {"name": lake.name, "properties": lake.properties}, "store": builtins.store_url}
     load_application(hook, folder, {**work, **place}, _MIGRATION_PARTS)

@@ -259,7 +259,7 @@ class WebhookOperationOperator(BaseOperator):
         if self.action == "test_fire":
             return self._test_fire()
         store = ControlStoreHook(self.control_store_conn_id).get_store()
-        lake = LakeHook(self.lake_conn_id).get_lake_document().name
+        lake = LakeHook(self.lake_conn_id).get_lake_settings().name
         if self.action in ("pause", "resume"):
             if not self.target or not self.trigger:
                 raise ConfigurationError("trigger", "no endpoint is named", "name target and trigger")

@@ -36,7 +36,6 @@ from airflow_provider_rfr.sample_api import SHOP
 from airflow_provider_rfr.sample_api.app import (
     Fault,
     FaultKind,
-    Options,
     ReceivedRequest,
     ReplyPlan,
     SampleApp,
@@ -235,7 +234,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def build(options: argparse.Namespace) -> SampleApp:
     sizes = Sizes(options.records, options.customers, options.partitions, options.pages, options.page_records)
-    app = SampleApp(Options(sizes, options.latency_ms / 1000, options.api_key, diary=options.diary))
+    app = SampleApp(sizes, options.latency_ms / 1000, options.api_key, options.diary)
     app.faults.replace(json.loads(options.faults))
     for change in json.loads(options.changes):
         app.change(Fault.from_json(change))

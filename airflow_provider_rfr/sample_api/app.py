@@ -264,33 +264,6 @@ class RequestJournal:
             notify()
 
 
-class Diary:
-    """An append-only file of the served pages; a restarted API continues the same file.
-
-    Each page is one JSON line: time, path, query, page, and ``[id, revision]`` of each record. The line is written
-    *before* the answer, unbuffered and in one call. So every page that a client received is in the file, whichever
-    process was killed.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-
-    def note(self, path: str, query: Mapping[str, str], reply: EncodedReply) -> None:
-        """Record one page; ignore other answers."""
-        if reply.page is None or reply.status != 200:
-            return
-        body = orjson.loads(reply.body)
-        records = body if isinstance(body, list) else body["data"]
-        line = {
-            "at": time.time(),
-            "path": path,
-            "query": dict(query),
-            "page": reply.page,
-            "records": [[record["id"], record.get("revision", 0)] for record in records],
-        }
-        os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-
-
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
     """A request as the server received it.
@@ -321,38 +294,29 @@ class ReplyPlan:
     subscribe: Callable[[Callable[[], None]], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The settings of a sample API.
-
-    :ivar latency: shortest time of an answer, in seconds
-    :ivar api_key: required in ``X-Api-Key`` or as a bearer token; None for an open API
-    :ivar diary: file that survives a kill of the API; see `Diary`
-    """
-
-    sizes: Sizes = field(default_factory=Sizes)
-    latency: float = 0.0
-    api_key: str | None = None
-    diary: str | None = None
-
-
 _CACHE_BYTES = 1 << 30
 _OF_SENDING = (FaultKind.DRIP, FaultKind.TRUNCATE, FaultKind.HANG, FaultKind.DISCONNECT)
 
 
 class SampleApp:
-    """The API's state. One instance serves one event loop; nothing here waits."""
+    """The API's state. One instance serves one event loop; nothing here waits.
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.dataset = Dataset(options.sizes)
+    :param latency: shortest time of an answer, in seconds
+    :param api_key: required in ``X-Api-Key`` or as a bearer token; None for an open API
+    :param diary: append-only file of the served pages, which survives a kill; a restarted API continues the same file
+    """
+
+    def __init__(self, sizes: Sizes, latency: float, api_key: str | None, diary: str | None) -> None:
+        self.dataset = Dataset(sizes)
         self.faults = FaultPlan()
         self.journal = RequestJournal()
         self._cache: dict[tuple[str, str, frozenset[tuple[str, str]]], EncodedReply] = {}
         self._cached_bytes = 0
         self._changed = False
         self._chance = random.Random(1)
-        self._diary = Diary(options.diary) if options.diary is not None else None
+        self._latency = latency
+        self._api_key = api_key
+        self._diary = None if diary is None else os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def reset(self) -> None:
         """Forget requests, faults and changes of the data."""
@@ -371,7 +335,7 @@ class SampleApp:
         """Plan the reply to one data request."""
         path, query = split_target(request.target)
         entry = self.journal.begin(request.method, path, query)
-        key, headers = self.options.api_key, request.headers
+        key, headers = self._api_key, request.headers
         if request.method != "GET":
             return self._delivery(error_reply(405, f"{request.method} is not allowed", {"Allow": "GET"}), entry)
         if key is not None and headers.get("x-api-key") != key and headers.get("authorization") != f"Bearer {key}":
@@ -381,9 +345,28 @@ class SampleApp:
             delivery = self._faulty(host, path, query, entry, hits)
         else:
             delivery = self._delivery(self._page(host, path, query, PLAIN), entry)
-        if self._diary is not None and (delivery.fault is None or delivery.fault.kind is FaultKind.DRIP):
-            self._diary.note(path, query, delivery.reply)
+        if delivery.fault is None or delivery.fault.kind is FaultKind.DRIP:
+            self._note(path, query, delivery.reply)
         return delivery
+
+    def _note(self, path: str, query: Mapping[str, str], reply: EncodedReply) -> None:
+        """Write a served page into the diary: time, path, query, page, and ``[id, revision]`` of each record.
+
+        The line is written *before* the answer, unbuffered and in one call. So every page that a client received is in
+        the file, whichever process was killed.
+        """
+        if self._diary is None or reply.page is None or reply.status != 200:
+            return
+        body = orjson.loads(reply.body)
+        records = body if isinstance(body, list) else body["data"]
+        line = {
+            "at": time.time(),
+            "path": path,
+            "query": dict(query),
+            "page": reply.page,
+            "records": [[record["id"], record.get("revision", 0)] for record in records],
+        }
+        os.write(self._diary, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def change(self, fault: Fault) -> None:
         """Change the data now instead of with the next request.
@@ -407,7 +390,7 @@ class SampleApp:
 
     def warm(self, host: str, page_size: int) -> None:
         """Make every page of the partitions in advance, so that readers do not wait."""
-        sizes = self.options.sizes
+        sizes = self.dataset.sizes
         for partition in range(sizes.partitions):
             for page in range(1, -(-sizes.items_per_partition // page_size) + 1):
                 query = {"page": str(page), "page_size": str(page_size)}
@@ -415,7 +398,7 @@ class SampleApp:
 
     def _delivery(self, reply: EncodedReply, entry: JournalEntry, delay: float = 0.0) -> ReplyPlan:
         entry.page, entry.status, entry.records = reply.page, reply.status, reply.records
-        return ReplyPlan(reply, entry, self.options.latency + delay)
+        return ReplyPlan(reply, entry, self._latency + delay)
 
     def _page(self, host: str, path: str, query: Mapping[str, str], tweak: Tweak) -> EncodedReply:
         # Clients send parameters in different orders, and all of them use the pages made in advance.

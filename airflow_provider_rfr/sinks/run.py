@@ -39,7 +39,7 @@ from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
 from airflow_provider_rfr.lake.rows import SourceTable
-from airflow_provider_rfr.sinks.spec import CHOICES, SinkSpec, SinkState, findings
+from airflow_provider_rfr.sinks import CHOICES, SinkSpec, SinkState, findings
 from airflow_provider_rfr.sinks.windows import (
     Batch,
     SentColumns,

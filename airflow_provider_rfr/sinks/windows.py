@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
 from airflow_provider_rfr.lake.rows import Increment, SnapshotKind, SourceTable
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks import SinkSpec
 from airflow_provider_rfr.store.deploys import SinkRow
 
 if TYPE_CHECKING:
@@ -185,10 +185,7 @@ _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
 
 
 def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, Any] | None:
-    """Return the next values for the row of a sink without a window; None when everything is sent.
-
-    They are a window to send, a later cursor, or the reason why the sink is held.
-    """
+    """Return the next values for a sink without a window: a window, a cursor or a hold; None if everything is sent."""
     if row.since is not None:
         return _from_now_on(row, table, row.since)
     size, is_diff = int(spec.settings.get("batch_size", _SIZES[spec.to])), spec.settings.get("emit") == "diff"
@@ -198,11 +195,9 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, A
     line = table.increments(row.cursor, None, row.sequence)
     if not line:
         return None
-    skipped = (
-        {SnapshotKind.COMPACTS}
-        if is_diff
-        else {SnapshotKind.COMPACTS, SnapshotKind.DELETES_ROWS, SnapshotKind.MIGRATES}
-    )
+    skipped = {SnapshotKind.COMPACTS}
+    if not is_diff:
+        skipped |= {SnapshotKind.DELETES_ROWS, SnapshotKind.MIGRATES}
     if passed := list(takewhile(lambda increment: increment.kind in skipped, line)):
         return cursor_at(passed[-1].snapshot_id, table)
     first = line[0]
@@ -233,10 +228,7 @@ def hold_values(reason: str, behind: int | None) -> dict[str, Any]:
 
 
 def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]:
-    """Return the values of a cursor behind the rows that existed when somebody decided not to send them.
-
-    A cursor that is further, because of a run before the decision, stays.
-    """
+    """Return a cursor behind the rows that are decided not to be sent; a cursor that is further stays."""
     is_made_anew = row.deploy_id is not None and row.physical not in (None, table.uuid)
     cursor = None if is_made_anew else table.last_of(row.deploy_id) or table.last_before(since)
     at = row.cursor if row.window is None else SinkWindow.loads(row.window).needs
@@ -418,10 +410,7 @@ def _text(value: Any) -> str:
 
 
 def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return a function that converts values of a type to values that JSON can express.
-
-    A map whose keys are not texts becomes a list of pairs.
-    """
+    """Return a function from a type's values to JSON's; a map whose keys are no texts becomes a list of pairs."""
     types = pa.types
     if types.is_floating(kind):
         return lambda value: value if value is None or math.isfinite(value) else _NOT_FINITE.get(value, "NaN")

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, or_, select, update
 
-from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.engine import insert_missing, upsert
 from airflow_provider_rfr.store.leases import LeaseKind
 from airflow_provider_rfr.store.tables import (
     ALTERATIONS,
@@ -150,20 +150,8 @@ def note_copies(connection: Connection, task: TaskRef, token: int, copies: Seque
     if use is None or use.token != token:
         return
     for copy in copies:
-        _put_copy(connection, task, copy.conn_id, {"running_hash": copy.running, "via": copy.via})
-
-
-def _put_copy(
-    connection: Connection,
-    task: TaskRef,
-    conn_id: str,
-    values: Mapping[str, str],
-    missing: Mapping[str, str] | None = None,
-) -> None:
-    """Update the row of a copy, or insert it, then with further values."""
-    key = {"consumer": task.consumer, "conn_id": conn_id}
-    if not connection.execute(update(USE_HASHES).filter_by(**key).values(**values)).rowcount:
-        connection.execute(insert(USE_HASHES).values(**key, **(missing or {}), **values))
+        row = {"consumer": task.consumer, "conn_id": copy.conn_id, "via": copy.via, "running_hash": copy.running}
+        upsert(connection, USE_HASHES, row)
 
 
 def beat(connection: Connection, now: int, task: TaskRef, token: int) -> Use | None:
@@ -205,8 +193,9 @@ def end_use(
 
 def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: str) -> None:
     """Note the copy of the connection that those tasks should have; running tasks read it by themselves."""
+    row = {"conn_id": conn_id, "via": conn_id, "running_hash": _UNREAD, "wanted_hash": wanted}
     for task in uses:
-        _put_copy(connection, task, conn_id, {"wanted_hash": wanted}, {"via": conn_id, "running_hash": _UNREAD})
+        upsert(connection, USE_HASHES, {**row, "consumer": task.consumer}, "wanted_hash")
 
 
 def load_use(connection: Connection, task: TaskRef) -> Use | None:

@@ -49,34 +49,26 @@ def _is_of(lake: str | None) -> ColumnElement[bool]:
     return exists().where(endpoints.c.id == _D.endpoint_id, endpoints.c.lake == lake)
 
 
+def _attempts(lake: str, *more: ColumnElement[Any]) -> Select[Any]:
+    """Return a query for the attempts of a lake, with further columns; times are milliseconds since 1970."""
+    attempt = (_A.number, _A.at, _A.milliseconds, _A.outcome, _A.status, _A.detail, _A.answer)
+    query = select(*_OF_THE_DELIVERY, *attempt, *more).join(DELIVERIES, _A.delivery_id == _D.id)
+    return query.join(ENDPOINTS, _D.endpoint_id == _E.id).where(_is_of(lake))
+
+
 def attempts_since(connection: Connection, lake: str, since: int, unreported_in: str) -> list[RowMapping]:
-    """Return attempts that began at that moment or later, the oldest first; times are milliseconds since 1970.
+    """Return attempts that began at that moment or later, the oldest first.
 
     :param unreported_in: history table; attempts that were reported to it in the last days are left out
     """
     key = _D.id + "/" + cast(_A.number, String)
-    query = (
-        select(*_OF_THE_DELIVERY, _A.number, _A.at, _A.milliseconds, _A.outcome, _A.status, _A.detail, _A.answer)
-        .add_columns(_A.body_sha256)
-        .join(DELIVERIES, _A.delivery_id == _D.id)
-        .join(ENDPOINTS, _D.endpoint_id == _E.id)
-        .where(_is_of(lake), _A.at >= since, is_new(lake, unreported_in, key))
-        .order_by(_A.at, _D.id, _A.number)
-    )
-    return list(connection.execute(query).mappings())
+    query = _attempts(lake, _A.body_sha256).where(_A.at >= since, is_new(lake, unreported_in, key))
+    return list(connection.execute(query.order_by(_A.at, _D.id, _A.number)).mappings())
 
 
 def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMapping]:
-    """Return attempts that ended, the newest first; times are milliseconds since 1970."""
-    query = (
-        select(*_OF_THE_DELIVERY, _D.endpoint_id, _A.number, _A.at, _A.milliseconds, _A.outcome, _A.status)
-        .add_columns(_A.detail, _A.answer, _D.dag_ids)
-        .join(DELIVERIES, _A.delivery_id == _D.id)
-        .join(ENDPOINTS, _D.endpoint_id == _E.id)
-        .where(_is_of(lake))
-        .order_by(_A.at.desc(), _A.delivery_id.desc())
-        .limit(limit)
-    )
+    """Return attempts that ended, the newest first."""
+    query = _attempts(lake, _D.endpoint_id, _D.dag_ids).order_by(_A.at.desc(), _A.delivery_id.desc()).limit(limit)
     return list(connection.execute(query).mappings())
 
 
@@ -187,50 +179,45 @@ def ensure_endpoint(connection: Connection, key: EndpointKey) -> EndpointRow:
 
 def load_endpoints(connection: Connection, keys: Iterable[EndpointKey]) -> dict[EndpointKey, EndpointRow]:
     """Return the rows of the keys that have one."""
-    endpoints: dict[EndpointKey, EndpointRow] = {}
-    for chunk in in_chunks(keys):
-        query = select(ENDPOINTS).where(_is_key(chunk))
-        endpoints |= {row.key: row for row in map(_row, connection.execute(query).mappings())}
-    return endpoints
+    return {row.key: row for chunk in in_chunks(keys) for row in _endpoints(connection, _is_key(chunk))}
 
 
 def endpoints_with_ids(connection: Connection, ids: Iterable[int]) -> dict[int, EndpointRow]:
-    wanted = sorted(ids)
-    query = select(ENDPOINTS).where(ENDPOINTS.c.id.in_(wanted))
-    return {row.id: row for row in map(_row, connection.execute(query).mappings())} if wanted else {}
+    return {row.id: row for row in _endpoints(connection, _E.id.in_(sorted(ids)))}
 
 
 def endpoints_of_table(connection: Connection, lake: str, table: str | None = None) -> list[EndpointRow]:
     """Return all endpoints of a lake or of one of its tables, sorted by table and trigger."""
-    query = select(ENDPOINTS).where(ENDPOINTS.c.lake == lake).order_by(*(ENDPOINTS.c[name] for name in _KEY))
-    if table is not None:
-        query = query.where(ENDPOINTS.c.target == table)
-    return [_row(row) for row in connection.execute(query).mappings()]
+    of_table = [] if table is None else [_E.target == table]
+    return _endpoints(connection, _E.lake == lake, *of_table)
 
 
 def endpoints_called_with(connection: Connection, conn_id: str) -> list[EndpointKey]:
     """Return the endpoints that are called with the connection, as far as deliveries to them were created."""
-    query = select(ENDPOINTS).where(ENDPOINTS.c.conn_id == conn_id).order_by(*(ENDPOINTS.c[name] for name in _KEY))
-    return [_row(row).key for row in connection.execute(query).mappings()]
+    return [row.key for row in _endpoints(connection, _E.conn_id == conn_id)]
+
+
+def _endpoints(connection: Connection, *where: ColumnElement[bool]) -> list[EndpointRow]:
+    query = select(ENDPOINTS).where(*where).order_by(*(_E[name] for name in _KEY))
+    return [_row(row) for row in connection.execute(query).mappings()]
 
 
 def pause_endpoints_called_with(connection: Connection, now: int, conn_id: str) -> None:
     """Pause the endpoints that are called with the connection, and forget that they are."""
-    called = select(_E.id).where(_E.conn_id == conn_id)
-    change_endpoints(connection, connection.scalars(called), conn_id=None, paused_at=now)
+    called = _endpoints(connection, _E.conn_id == conn_id)
+    change_endpoints(connection, [row.id for row in called], conn_id=None, paused_at=now)
 
 
 def change_endpoints(connection: Connection, ids: Iterable[int], **values: Any) -> int:
     """Write columns of some endpoints, and return the number of changed rows."""
     wanted = sorted(ids)
     # Locked in one order by all transactions, so that they can't deadlock.
-    lock = select(ENDPOINTS.c.id).where(ENDPOINTS.c.id.in_(wanted)).order_by(ENDPOINTS.c.id).with_for_update()
-    connection.execute(lock).all()
-    return connection.execute(update(ENDPOINTS).where(ENDPOINTS.c.id.in_(wanted)).values(**values)).rowcount
+    connection.execute(select(_E.id).where(_E.id.in_(wanted)).order_by(_E.id).with_for_update()).all()
+    return connection.execute(update(ENDPOINTS).where(_E.id.in_(wanted)).values(**values)).rowcount
 
 
 def _is_key(keys: Sequence[EndpointKey]) -> Any:
-    return tuple_(*(ENDPOINTS.c[name] for name in _KEY)).in_(keys)
+    return tuple_(*(_E[name] for name in _KEY)).in_(keys)
 
 
 def _row(row: RowMapping) -> EndpointRow:

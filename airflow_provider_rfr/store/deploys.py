@@ -20,7 +20,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from airflow_provider_rfr.exceptions import SinkBusyError, StalePlanError
-from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.engine import insert_missing, upsert
 from airflow_provider_rfr.store.leases import Grant, LeaseKind, lease_state, revoke_lease, take_lease
 from airflow_provider_rfr.store.tables import DEPLOYS, GARBAGE, OBJECTS, REGISTRY, SINKS, STEPS
 
@@ -317,15 +317,10 @@ def write_registry(
         base = (_R.project == project) & (_R.revision == base_revision)
         if connection.execute(update(REGISTRY).where(base).values(**values)).rowcount != 1:
             raise stale
-
-    def remove(uuid: str) -> None:
-        connection.execute(delete(OBJECTS).where((_O.project == project) & (_O.uuid == uuid)))
-
     for entry in entries:
-        remove(entry.uuid)
-        connection.execute(insert(OBJECTS).values(project=project, **asdict(entry)))
+        upsert(connection, OBJECTS, {"project": project, **asdict(entry)})
     for uuid in forgotten:
-        remove(uuid)
+        connection.execute(delete(OBJECTS).where((_O.project == project) & (_O.uuid == uuid)))
     return revision
 
 

@@ -140,11 +140,21 @@ def in_chunks(items: Iterable[_T]) -> Iterator[list[_T]]:
         yield chunk
 
 
+def _insert(connection: Connection, table: Table) -> Any:
+    return (postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert)(table)
+
+
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert the rows whose keys are not there; the others are not changed."""
     if rows:
-        make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-        connection.execute(make(table).on_conflict_do_nothing(), list(rows))
+        connection.execute(_insert(connection, table).on_conflict_do_nothing(), list(rows))
+
+
+def upsert(connection: Connection, table: Table, row: Mapping[str, Any], *changed: str) -> None:
+    """Insert the row; where its primary key is there, change these columns of it, or all that ``row`` has."""
+    keys = table.primary_key.columns.keys()
+    values = {name: row[name] for name in (changed or row) if name not in keys}
+    connection.execute(_insert(connection, table).values(**row).on_conflict_do_update(index_elements=keys, set_=values))
 
 
 _NEW_STORE: Final = "name a database without tables of this package"

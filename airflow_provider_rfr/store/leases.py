@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider_rfr.exceptions import (
@@ -37,7 +37,7 @@ from airflow_provider_rfr.exceptions import (
     PreflightError,
     SourceError,
 )
-from airflow_provider_rfr.store.engine import ControlStore, insert_missing, open_store
+from airflow_provider_rfr.store.engine import ControlStore, insert_missing, open_store, upsert
 from airflow_provider_rfr.store.tables import LEASES, REFRESH_TOKENS
 
 _T = TypeVar("_T")
@@ -305,10 +305,8 @@ class RefreshTokens:
         store = self._opened()
 
         def write(connection: Any) -> None:
-            values = {"sealed": sealed, "replaced_at": store.now(connection)}
-            # Whoever keeps a token holds the grant's lease, so nobody inserts the row between the two statements.
-            if not connection.execute(update(REFRESH_TOKENS).where(_R.grant == name).values(**values)).rowcount:
-                connection.execute(insert(REFRESH_TOKENS).values(grant=name, **values))
+            row = {"grant": name, "sealed": sealed, "replaced_at": store.now(connection)}
+            upsert(connection, REFRESH_TOKENS, row)
 
         try:
             store.run(write)

@@ -29,8 +29,8 @@ class FailedRead(NamedTuple):
 class Viewer:
     """The user of one request. Asks Airflow's database, so it is used in threads and not in the server's loop."""
 
-    def __init__(self, user: Any) -> None:
-        self._user = user
+    def __init__(self, user: GetUserDep) -> None:
+        self._user: Any = user
         self._manager: Any = get_auth_manager()
         self._dags: dict[str, bool] = {}
 
@@ -108,9 +108,5 @@ def _has_teams() -> bool:
     return bool(conf.getboolean("core", "multi_team"))
 
 
-def _viewer(user: GetUserDep) -> Viewer:
-    return Viewer(user)
-
-
-ViewerDep = Annotated[Viewer, Depends(_viewer)]
+ViewerDep = Annotated[Viewer, Depends()]
 """The user who asks; whoever is not logged in gets 401."""

@@ -7,12 +7,12 @@ built-in objects with the registry, the last deploys, and the plan of a deploy.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
@@ -23,7 +23,7 @@ from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.engine import ControlStore, find_store
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, RowMapping
+    from sqlalchemy import URL
 
     from airflow_provider_rfr.builtins.model import RecordedObject
     from airflow_provider_rfr.builtins.plan import Plan
@@ -63,32 +63,24 @@ class EndpointView:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptView:
-    """One attempt that ended; its answer was masked when it was stored.
+class Webhooks:
+    """The control store's knowledge of one lake's webhooks.
 
-    :ivar lake: id of the lake's connection
-    :ivar row: its ``dag_ids`` are of the runs that made the commits of which it told; None in it for no DAG
+    :ivar attempts: rows of those that ended, whose answers were masked when they were stored. ``lake`` is the id of the
+        lake's connection, ``dag_ids`` are of the runs that made the commits of which an attempt told; None for no DAG
     """
 
-    lake: str
-    row: RowMapping
-
-
-@dataclass(frozen=True, slots=True)
-class Webhooks:
-    """The control store's knowledge of one lake's webhooks."""
-
     endpoints: tuple[EndpointView, ...] = ()
-    attempts: tuple[AttemptView, ...] = ()
+    attempts: tuple[Mapping[str, Any], ...] = ()
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
         """Return the attempts and endpoints that concern no other DAGs than those that the viewer may see."""
         dag_ids = (
-            *(attempt.row["dag_ids"] for attempt in self.attempts),
+            *(attempt["dag_ids"] for attempt in self.attempts),
             *(endpoint.dag_ids for endpoint in self.endpoints),
         )
         viewer.learn(frozenset().union(*dag_ids))
-        attempts = [attempt for attempt in self.attempts if all(map(viewer.sees, attempt.row["dag_ids"]))]
+        attempts = [attempt for attempt in self.attempts if all(map(viewer.sees, attempt["dag_ids"]))]
         return Webhooks(
             tuple(endpoint for endpoint in self.endpoints if all(map(viewer.sees, endpoint.dag_ids))),
             tuple(attempts[:_ATTEMPTS]),
@@ -102,11 +94,9 @@ class Webhooks:
         """
         endpoints = {endpoint.row.id: endpoint for lake in reversed(by_lake) for endpoint in lake.endpoints}
         attempts = {
-            (attempt.row["id"], attempt.row["number"]): attempt
-            for lake in reversed(by_lake)
-            for attempt in lake.attempts
+            (attempt["id"], attempt["number"]): attempt for lake in reversed(by_lake) for attempt in lake.attempts
         }
-        newest = sorted(attempts.values(), key=lambda attempt: -attempt.row["at"])
+        newest = sorted(attempts.values(), key=lambda attempt: -attempt["at"])
         # Endpoints with dead deliveries first, and then those that do not work.
         shown = sorted(
             endpoints.values(),
@@ -116,7 +106,9 @@ class Webhooks:
 
     @property
     def lakes(self) -> frozenset[str]:
-        return frozenset(endpoint.lake for endpoint in self.endpoints).union(attempt.lake for attempt in self.attempts)
+        return frozenset(endpoint.lake for endpoint in self.endpoints).union(
+            attempt["lake"] for attempt in self.attempts
+        )
 
 
 def control_store() -> ControlStore | None:
@@ -154,7 +146,7 @@ def read_webhooks(lake: str) -> Webhooks:
     store = control_store()
     if store is None:
         return Webhooks()
-    name = LakeHook(lake).get_lake_document().name
+    name = LakeHook(lake).get_lake_settings().name
     with store.read() as connection:
         now = store.now(connection)
         endpoints = rows.endpoints_of_table(connection, name)
@@ -175,7 +167,7 @@ def read_webhooks(lake: str) -> Webhooks:
                 latency=median(times) if times else None,
             )
         )
-    return Webhooks(tuple(views), tuple(AttemptView(lake, attempt) for attempt in attempts))
+    return Webhooks(tuple(views), tuple({**attempt, "lake": lake} for attempt in attempts))
 
 
 def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:
@@ -183,7 +175,7 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
     store = control_store()
     if store is None or snapshot_id is None:
         return ()
-    selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, tables=(table,), snapshot_id=snapshot_id)
+    selection = rows.Selection(lake=LakeHook(lake).get_lake_settings().name, tables=(table,), snapshot_id=snapshot_id)
     with store.read() as connection:
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -168,9 +168,9 @@ def _check_headers(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     try:
         headers = handler(value)
     except ValidationError as error:
-        raise refusal("headers", [*as_mistakes(error, {}), *problems]) from None
+        raise refusal([*as_mistakes(error, {}), *problems]) from None
     if problems:
-        raise refusal("headers", problems)
+        raise refusal(problems)
     return headers
 
 
@@ -309,11 +309,12 @@ def plain_tree(value: Any) -> Any:
     copier = _TreeCopier()
     plain = copier.copy(value, ())
     if copier.problems:
-        raise refusal("tree", copier.problems)
+        raise refusal(copier.problems)
     return plain
 
 
-JsonTree = Annotated[Any, AfterValidator(plain_tree)]
+JsonTree: TypeAlias = Any
+"""JSON, as :func:`plain_tree` has copied it with the document."""
 
 
 class _TreeCopier:

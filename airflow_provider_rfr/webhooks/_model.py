@@ -57,9 +57,9 @@ def details(error: PydanticCustomError, location: Sequence[str | int] = ()) -> I
     return InitErrorDetails(type=PydanticCustomError(_KIND, "{problem}", context), loc=place, input=None)
 
 
-def refusal(title: str, problems: list[InitErrorDetails]) -> ValidationError:
+def refusal(problems: list[InitErrorDetails]) -> ValidationError:
     """Return one validation error that contains all these errors."""
-    return ValidationError.from_exception_data(title, problems, hide_input=True)
+    return ValidationError.from_exception_data("triggers", problems, hide_input=True)
 
 
 def as_mistakes(error: ValidationError, aliases: Mapping[str, str]) -> list[InitErrorDetails]:
@@ -192,9 +192,9 @@ class TriggerModel(BaseModel):
         try:
             model = handler(written)
         except ValidationError as error:
-            raise refusal(cls.__name__, [*as_mistakes(error, aliases), *problems]) from None
+            raise refusal([*as_mistakes(error, aliases), *problems]) from None
         if problems:
-            raise refusal(cls.__name__, problems)
+            raise refusal(problems)
         if spelled:
             model._spelled = spelled
         return model

@@ -1,20 +1,19 @@
-"""The triggers block, which a user writes in YAML or Python, read strictly and checked as a whole; and its JSON schema.
+"""The triggers block, which a user writes in YAML or Python, read strictly and checked as a whole.
 
-No error shows a value of the document. The schema is for editors, forms and the seal: it marks secrets and values that
-are public. The package holds it as a file, for tools that run no Python; this module, run as a program, writes it.
+No error shows a value of the document. ``trigger_schema.json`` is its JSON schema, for editors, forms and the seal: it
+marks secrets and values that are public. ``scripts/trigger_schema.py`` makes the file of these models.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import (
     AfterValidator,
@@ -31,9 +30,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, SkipJsonSchema
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 
 from airflow_provider_rfr.documents import DocumentError, read_yaml, suggestion, wording
 from airflow_provider_rfr.exceptions import Problem, TriggerConfigError
@@ -69,7 +67,7 @@ from airflow_provider_rfr.webhooks._model import (
     read_duration,
     refusal,
 )
-from airflow_provider_rfr.webhooks.presets import PRESETS, AnyPreset, Preset, preset_named
+from airflow_provider_rfr.webhooks.presets import AnyPreset, Preset, preset_named
 
 
 class Schedule(str, Enum):
@@ -213,6 +211,11 @@ class Endpoint(TriggerModel):
         return self._interval if self.written_interval is None else float(self.written_interval)
 
     @property
+    def is_sealed(self) -> bool:
+        """Tell whether a value of it is sealed."""
+        return holds_sealed_text(self.dump())
+
+    @property
     def text_template(self) -> TextTemplate | None:
         """Return the template of the whole body; None if the body is a tree of templates, or the preset's."""
         return self.payload if isinstance(self.payload, TextTemplate) else None
@@ -317,6 +320,7 @@ def _needs_address(preset: Any) -> bool:
         return False
 
 
+SCHEMA_FILE: Final = Path(__file__).with_name("trigger_schema.json")
 LONGEST_NAME = 128
 NAME_PATTERN = r"^[\w.\-]+$"
 """For JSON schema; as near as regular expressions of both Python and JavaScript come."""
@@ -418,7 +422,7 @@ class TriggerBlock(TriggerModel):
         if isinstance(endpoints, (Mapping, list)) and len(endpoints) > MOST_ENDPOINTS:
             # Checking them takes long.
             many = mistake(f"must have at most {MOST_ENDPOINTS} entries")
-            raise refusal("TriggerBlock", [details(many, ("config",))])
+            raise refusal([details(many, ("config",))])
         block = handler(document)
         block._as_list = as_list
         interval = float(block.interval or 0)
@@ -429,10 +433,10 @@ class TriggerBlock(TriggerModel):
         sealed = [
             details(mistake("holds a sealed value, and the document has no sops to open it"), ("config", name))
             for name, endpoint in block.config.items()
-            if holds_sealed_text(endpoint.dump())
+            if endpoint.is_sealed
         ]
         if sealed:
-            raise refusal("TriggerBlock", sealed)
+            raise refusal(sealed)
         return block
 
 
@@ -515,62 +519,3 @@ def _parse_document(text: str, *, is_json: bool = False) -> Any:
         raise DocumentError(f"is not JSON at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError, OverflowError):
         raise DocumentError("holds a value that can't be read") from None
-
-
-_SCHEMA_FILE = Path(__file__).with_name("trigger_schema.json")
-_NOTE = re.compile(r"^:ivar (\w+): (.*(?:\n {4,}.*)*)", re.MULTILINE)
-_ROLE = re.compile(r":\w+:`~?\.?(\w+)`")
-_SPELLING = {"parameters": "with", "written_interval": "interval"}
-
-
-def schema_text() -> str:
-    """Return the schema as the file holds it.
-
-    It is without ``sops`` and the list form of ``config``; names are in ``camelCase``. Descriptions are from
-    docstrings: of a model its first paragraph, of a field its ``:ivar``.
-    """
-    schema = TriggerBlock.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
-    endpoint = schema["$defs"]["Endpoint"]
-    endpoint["anyOf"] = [{"required": ["url"]}, {"required": ["connection"]}, {"required": ["preset"]}]
-    properties = endpoint["properties"] | {
-        to_camel(key): dict(sorted({**other.type.json_schema(), **NONSENSITIVE}.items()))
-        for key, other in Endpoint.other_spellings.items()
-    }
-    properties["preset"]["enum"] = sorted(PRESETS)
-    endpoint["properties"] = {name: properties[name] for name in Endpoint.spellings()}
-    schema["properties"]["config"] = {
-        "description": "Endpoints by name.",
-        "type": "object",
-        "additionalProperties": {"$ref": "#/$defs/Endpoint"},
-        "propertyNames": {"pattern": NAME_PATTERN, "maxLength": LONGEST_NAME},
-        "maxProperties": MOST_ENDPOINTS,
-    }
-    for node in (schema, *schema["$defs"].values()):
-        node.pop("title", None)
-        text = node.pop("description", "").replace("``", "")
-        if text:
-            node["description"] = text.split("\n\n")[0]
-        for name, note in _NOTE.findall(text):
-            described = node.get("properties", {}).get(_SPELLING.get(name, to_camel(name)))
-            if described is not None:
-                described.setdefault("description", " ".join(_ROLE.sub(r"\1", note).split()))
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Triggers", **schema}
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
-
-
-class _Generator(GenerateJsonSchema):
-    """A generator without noise: null for optional fields, titles made of names, defaults that are null or models."""
-
-    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        return self.generate_inner(schema["schema"])
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        node = super().default_schema(schema)
-        return {key: value for key, value in node.items() if key != "default" or not isinstance(value, dict | None)}
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-if __name__ == "__main__":
-    _SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

@@ -33,7 +33,7 @@ from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, Result
 from airflow_provider_rfr.store.deliveries import EndpointKey
 from airflow_provider_rfr.store.engine import Clock
-from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
+from airflow_provider_rfr.webhooks._fields import header_faults
 from airflow_provider_rfr.webhooks._model import printable_key
 from airflow_provider_rfr.webhooks.block import Endpoint, OnFailure
 from airflow_provider_rfr.webhooks.presets import TokenStep
@@ -126,7 +126,7 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
     :param allowed_hosts: private hosts that the installation allows
     :raises ConfigurationError: the endpoint is still sealed, there is no address, or no such bundle of certificates
     """
-    if holds_sealed_text(endpoint.dump()):
+    if endpoint.is_sealed:
         raise ConfigurationError("url", "is still sealed", "open the triggers block before it is delivered")
     connection = ConnectionSettings("") if endpoint.connection is None else connections(endpoint.connection)
     preset = endpoint.parameters

@@ -42,7 +42,6 @@ from airflow_provider_rfr.store.claims import (
 )
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import Clock, ControlStore, SystemClock
-from airflow_provider_rfr.webhooks._fields import holds_sealed_text
 from airflow_provider_rfr.webhooks.block import Endpoint, Ordering
 from airflow_provider_rfr.webhooks.calls import (
     Call,
@@ -153,7 +152,7 @@ class EndpointWorker:
         self._clock = clock
         self._slack = slack
         # Seconds: for one attempt, some waiting for a thread, and a store that is busy when it ends.
-        self._lease = float(endpoint.timeout) + slack
+        self._lease = endpoint.timeout + slack
         self._breaker = CircuitBreaker(max(row.failing for row in rows))
         self._jobs: SimpleQueue[tuple[Claim, float] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -184,7 +183,7 @@ class EndpointWorker:
         """Send the claims of the store; ``asked_at``: by the monotonic clock, a moment before the leases began."""
         # An attempt that began later could be answered after its lease.
         # A quarter of the slack is kept for writing the result before the lease ends.
-        latest = asked_at + self._lease - self._slack / 4 - float(self._endpoint.timeout)
+        latest = asked_at + self._lease - self._slack / 4 - self._endpoint.timeout
         for new_claim in claims:
             self.in_hand += 1
             self._jobs.put((new_claim, latest))
@@ -445,7 +444,6 @@ class Dispatcher:
     :param on_dead: called at least once for each delivery that is given up, ``onFailure: ignore`` excepted; between
         attempts, so it may take its time. Without one, it is never called for what this dispatcher gives up
     :param notify_later: leave those calls to the next dispatcher that has an ``on_dead``
-    :param clock: for tests
     :param lease_slack: seconds for which a claim holds beyond the endpoint's timeout: so long may the store be busy
     :raises ConfigurationError: an endpoint is still sealed, or the slack is too short
     """
@@ -459,12 +457,11 @@ class Dispatcher:
         allowed_hosts: Iterable[str] = (),
         on_dead: Notifier | None = None,
         notify_later: bool = False,
-        clock: Clock | None = None,
         lease_slack: float = _LEASE_SLACK,
     ) -> None:
         if lease_slack < _LEAST_SLACK:
             raise ConfigurationError("lease_slack", f"{lease_slack} is too little", f"at least {_LEAST_SLACK} seconds")
-        sealed = [key for key, endpoint in endpoints.items() if holds_sealed_text(endpoint.dump())]
+        sealed = [key for key, endpoint in endpoints.items() if endpoint.is_sealed]
         if sealed:
             raise ConfigurationError(str(sealed[0]), "is still sealed", "open the triggers block, then deliver")
         self._store = store
@@ -473,7 +470,7 @@ class Dispatcher:
         self._allowed_hosts = tuple(allowed_hosts)
         self._on_dead = on_dead
         self._notifies = notify_later or on_dead is not None
-        self._clock = clock or store.clock or SystemClock()
+        self._clock = store.clock or SystemClock()
         self._slack = lease_slack
         # The random part: containers often have the same host name and process number again after a restart.
         self._owner = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

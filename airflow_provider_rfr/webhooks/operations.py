@@ -192,19 +192,19 @@ def blocked_reason(store: ControlStore, lake: str, table: str) -> str | None:
     )
 
 
-def forget(store: ControlStore, older_than_seconds: float, selection: Selection = EVERYTHING) -> int:
+def forget(store: ControlStore, older_than_seconds: float) -> int:
     """Delete deliveries that ended so long ago; return how many. Nothing undelivered is deleted.
 
     In transactions of a thousand, so that no dispatcher waits long for one.
     """
     deleted, age = 0, int(older_than_seconds * 1000)
-    while True:
-        some = store.run(
-            lambda connection: rows.delete_ended(connection, store.now(connection) - age, selection, _FORGOTTEN_AT_ONCE)
-        )
+
+    def delete_some(connection: Connection) -> int:
+        return rows.delete_ended(connection, store.now(connection) - age, EVERYTHING, _FORGOTTEN_AT_ONCE)
+
+    while (some := store.run(delete_some)) == _FORGOTTEN_AT_ONCE:
         deleted += some
-        if some < _FORGOTTEN_AT_ONCE:
-            return deleted
+    return deleted + some
 
 
 def test_fire(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from itertools import islice
@@ -29,13 +29,15 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from airflow_provider_rfr import __version__
+from airflow_provider_rfr.documents import leaves
 from airflow_provider_rfr.exceptions import Problem, TemplateError, TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, rfc3339
+from airflow_provider_rfr.text import well_formed
 from airflow_provider_rfr.webhooks._fields import is_sealed_text, plain_tree
 from airflow_provider_rfr.webhooks._model import path_of
 from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock, label, load_document, parse_triggers, unwrapped
 from airflow_provider_rfr.webhooks.handlebars.render import compile_template
-from airflow_provider_rfr.webhooks.handlebars.values import RenderBudget, well_formed
+from airflow_provider_rfr.webhooks.handlebars.values import RenderBudget
 
 _LARGEST_BODY = 1024 * 1024
 
@@ -350,23 +352,11 @@ def template_problems(endpoint: Endpoint) -> list[Problem]:
         return []
     # Most payloads are right, so leaves are only tried one by one to name those that are not.
     places: dict[str, tuple[str | int, ...]] = {}
-    for place, leaf in _leaves(payload_tree(endpoint)):
+    for place, leaf in leaves(payload_tree(endpoint)):
         if isinstance(leaf, str) and "{{" in leaf:
             places.setdefault(leaf, place)
     tried = (_first_problem(endpoint, place, leaf) for leaf, place in islice(places.items(), _MOST_LEAVES))
     return [problem for problem in tried if problem is not None] or [whole]
-
-
-def _leaves(tree: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield every value that is neither map nor list, with its place."""
-    if isinstance(tree, Mapping):
-        for key, item in tree.items():
-            yield from _leaves(item, (*place, key))
-    elif isinstance(tree, (list, tuple)):
-        for number, item in enumerate(tree):
-            yield from _leaves(item, (*place, number))
-    else:
-        yield place, tree
 
 
 def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str | None) -> Problem | None:

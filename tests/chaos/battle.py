@@ -48,6 +48,9 @@ class Battle:
 
     def fight(self) -> None:
         """Run the scenario; whatever happens, nothing of it is left running."""
+        catalog = open_catalog(self._lake)
+        if catalog.table_exists(self._target):
+            self.before = catalog.load_table(self._target).scan().to_arrow()
         self._api.start()
         reader = Reader(self._lake, self._target)
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.catalog import LakeSettings
 from tests.chaos.battle import Battle
 from tests.chaos.lakes import Lakes
 from tests.chaos.plan import Scenario, scenarios
@@ -53,7 +53,6 @@ class Campaign:
         folder.mkdir(parents=True)
         began, notes, unfinished = time.monotonic(), len(self.report.notes), self.report.unfinished
         battle = Battle(scenario, lake, folder, self.report)
-        battle.before = rows_now(lake, f"raw.{scenario.stream}")
         battle.fight()
         for note in self.report.notes[notes:]:
             self._say(f"  ! {note}")
@@ -71,13 +70,6 @@ class Campaign:
         return self._lake
 
 
-def rows_now(lake: LakeSettings, target: str) -> Any:
-    """The table that readers have now; None where there is none."""
-    catalog = open_catalog(lake)
-    return catalog.load_table(target).scan().to_arrow() if catalog.table_exists(target) else None
-
-
 def figures(campaign: Campaign) -> dict[str, Any]:
     """For the last line."""
-    report = {name: getattr(campaign.report, name) for name in campaign.report.__dataclass_fields__}
-    return {"seed": campaign.seed, **report, "clean": campaign.report.clean}
+    return {"seed": campaign.seed, **vars(campaign.report), "clean": campaign.report.clean}

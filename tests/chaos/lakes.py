@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from airflow_provider_rfr.lake.catalog import LakeSettings
-from tests.integration.rest_catalog import RestCatalogServer
+from tests.integration.rest_catalog import rest_catalog
 
 CATALOGS: Final = ("sqlite", "rest")
 STORES: Final = ("file", "s3")
@@ -46,7 +45,7 @@ class Lakes:
         self._newest.mkdir(parents=True)
         if self._catalog == "rest":
             self._servers.close()
-            server = self._servers.enter_context(RestCatalogServer(self._newest))
+            server = self._servers.enter_context(rest_catalog(self._newest))
             return LakeSettings("rfr", server.properties)
         properties = {"type": "sql", "uri": f"sqlite:///{self._newest}/catalog.db"}
         if self._store == "file":
@@ -65,11 +64,7 @@ class Lakes:
         return {"warehouse": f"s3://{bucket}/warehouse", **address, **access}
 
     def _start_store(self) -> str:
-        from moto.server import ThreadedMotoServer
+        from tests.integration.object_store import moto_server
 
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
-        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-        server.start()
-        self._servers.callback(server.stop)
-        host, port = server.get_host_and_port()
+        host, port = self._servers.enter_context(moto_server())
         return f"http://{host}:{port}"

@@ -16,8 +16,9 @@ import pytest
 
 from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, Was
 from airflow_provider_rfr.builtins.testing import SCENARIOS, Check, Scenario, World, run_scenario
-from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
+from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 from airflow_provider_rfr.sinks.run import run_sink
+from tests.integration.conftest import Lake
 from tests.unit.builtins.catalogs import column, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import DuckEngine
 
@@ -55,14 +56,12 @@ def versions(folder: Path) -> list[CatalogSpec]:
 
 def value_column(world: World) -> str:
     table = load_table(world.catalog, "ops.runs")
-    assert table is not None
     return next(field.name for field in table.schema().fields if field.name in ("rows", "documents"))
 
 
 def written(world: World, *ids: str) -> None:
     column = value_column(world)
     table = load_table(world.catalog, "ops.runs")
-    assert table is not None
     kind: Any = str if str(table.schema().find_type(column)) == "string" else int
     world.append("ops.runs", [{"id": run_id, column: kind(len(run_id))} for run_id in ids])
 
@@ -91,7 +90,6 @@ class SinksSendOnce(Check):
         self._folder = folder
 
     def manipulate(self, world: World, number: int) -> None:
-        assert self._sink.sink is not None
         run_sink(self._sink.id, self._sink.name, self._sink.sink, catalog=world.catalog, store=world.store)
 
     def validate(self, world: World) -> None:
@@ -118,9 +116,7 @@ class IdentitiesStay(Check):
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -> None:
-    lake = LakeSettings(
-        "lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
-    )
+    lake = Lake(tmp_path).settings
     engine = DuckEngine(open_catalog(lake), tmp_path / "views")
     world = World(lake, f"sqlite:///{tmp_path}/control.db", engine)
     every = versions(tmp_path)
@@ -136,9 +132,7 @@ def test_a_check_that_does_not_hold_fails_its_scenario_with_the_seed(tmp_path: P
         def validate(self, world: World) -> None:
             raise AssertionError("it is not so")
 
-    lake = LakeSettings(
-        "lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
-    )
+    lake = Lake(tmp_path).settings
     world = World(lake, f"sqlite:///{tmp_path}/control.db")
     only = [spec("1.0", table("ops.runs", "id string!"))]
     with pytest.raises(AssertionError, match="it is not so") as raised:

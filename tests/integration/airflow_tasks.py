@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
 
@@ -27,8 +30,8 @@ def set_connections(
     *,
     spark_conn_id: str = "spark_default",
     lake_extra: Mapping[str, Any] | None = None,
-) -> dict[str, str]:
-    """Set connections to Spark, the API (`shop`) and the lake (`lake`) in the environment, and return them."""
+) -> None:
+    """Set connections to Spark, the API (`shop`) and the lake (`lake`) in the environment."""
     extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"], **(lake_extra or {})}
     key = {"password": api.api_key} if api.api_key else {}
     connections = {
@@ -36,10 +39,8 @@ def set_connections(
         "shop": {"conn_type": "rfr_api", "host": api.base_url, **key},
         "lake": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": json.dumps(extra)},
     }
-    variables = {f"AIRFLOW_CONN_{name.upper()}": json.dumps(connection) for name, connection in connections.items()}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    return variables
+    for name, connection in connections.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
 
 
 def items_operator(config: Mapping[str, Any], options: Mapping[str, Any], **arguments: Any) -> Any:
@@ -56,12 +57,40 @@ def items_operator(config: Mapping[str, Any], options: Mapping[str, Any], **argu
     )
 
 
-def execute(operator: Any, *, dag_run: Any = None, **task_instance: Any) -> dict[str, Any]:
-    """Make one try of one run, as the task runner does."""
-    ti = SimpleNamespace(
-        **{"dag_id": "d", "run_id": "r", "task_id": "refresh", "map_index": -1, "stats_tags": {}, **task_instance}
-    )
-    context: Any = {"ti": ti, "task": operator, **({"dag_run": dag_run} if dag_run else {})}
+def execute(operator: Any, method: str = "execute", *, event: Any = None, **context: Any) -> dict[str, Any]:
+    """Call an operator's method for one try of one run, as the task runner does."""
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
+    ti.max_tries = operator.retries
     inside = contextvars.copy_context()
     inside.run(ExecutorSafeguard.tracker.set, operator)
-    return dict(inside.run(operator.execute, context))
+    more = {} if event is None else {"event": event}
+    return dict(inside.run(lambda: getattr(operator, method)({"ti": ti, "task": operator, **context}, **more)))
+
+
+class Onlooker:
+    """Keeps command lines and environments of processes, as another user of the machine and as a child of theirs could
+    see them.
+
+    :ivar seen: by process id
+    """
+
+    def __init__(self, processes: Callable[[], Iterable[psutil.Process]]) -> None:
+        self.seen: dict[int, str] = {}
+        self._processes = processes
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Onlooker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.1):
+            for process in self._processes():
+                with suppress(psutil.Error):
+                    text = " ".join([*process.cmdline(), *map(str, process.environ().items())])
+                    self.seen[process.pid] = self.seen.get(process.pid, "") + text

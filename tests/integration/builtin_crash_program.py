@@ -1,22 +1,23 @@
 """Deploys until a deploy ends; each one but the last is killed by SIGKILL at one of its Iceberg effects.
 
 Run as a process by the crash tests, with a folder as its only argument. Each deploy is a process forked from one that
-has imported everything and started nothing. It kills itself as the kernel would, with no handler and no finally. Prints
-one JSON line: how often a deploy was killed, and before and after what.
+has imported everything and started nothing. Prints one JSON line: how often a deploy was killed, and before and after
+what.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.lake import migrated_table
+from tests.kill_points import die, intercept
 from tests.unit.builtins.catalogs import made, mview, table
 from tests.unit.builtins.execution import test_two_deploys as small
 from tests.unit.builtins.execution.places import Place
@@ -56,39 +57,36 @@ def prepare(place: Place) -> None:
         place.append(name, {"id": 1, "n": 10}, {"id": 2, "n": 20})
 
 
-class _Killer:
-    """Kills its process at the given effect, before or after it is done."""
+def _die_at(effects: Sequence[tuple[Any, str]], number: int, *, after: bool, note: Path) -> None:
+    """Let this process die at the effect with the number, before or after it is done, and note where that was."""
+    left = number
 
-    def __init__(self, at: int, after: bool, told: Path) -> None:
-        self._left = at
-        self._after = after
-        self._told = told
+    def end(where: str) -> None:
+        note.write_text(where)
+        die()
 
-    def wrap(self, owner: Any, name: str) -> None:
-        original: Callable[..., Any] = getattr(owner, name)
+    def begin(name: str, /, *args: Any, **kwargs: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0 and not after:
+            end(f"before {name}")
 
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self._left -= 1
-            if self._left == 0 and not self._after:
-                self._die(f"before {name}")
-            result = original(*args, **kwargs)
-            if self._left == 0:
-                self._die(f"after {name}")
-            return result
+    def finish(name: str, /, *args: Any, **kwargs: Any) -> None:
+        if left == 0:
+            end(f"after {name}")
 
-        setattr(owner, name, wrapped)
-
-    def _die(self, where: str) -> None:
-        self._told.write_text(where)
-        os.kill(os.getpid(), signal.SIGKILL)
+    for owner, name in effects:
+        intercept(owner, name, before=partial(begin, name), after=partial(finish, name))
 
 
 def _deploy(folder: Path, number: int) -> None:
     place = Place(folder)
-    killer = _Killer(number % 5 + 1, number // 5 % 2 == 1, folder / "told")
-    for name in ("create_table", "commit_table"):
-        killer.wrap(place.catalog, name)
-    killer.wrap(migrated_table, "_rename_in_database")
+    effects = [
+        (place.catalog, "create_table"),
+        (place.catalog, "commit_table"),
+        (migrated_table, "_rename_in_database"),
+    ]
+    _die_at(effects, number % 5 + 1, after=number // 5 % 2 == 1, note=folder / "death")
     plan = place.plan(AFTER, **POLICIES)
     assert plan.applicable, (plan.blocked, plan.drift)
     place.apply(plan, AFTER, lease_seconds=0.4, patience=120.0)
@@ -120,7 +118,7 @@ def main(folder: Path) -> int:
         if not os.WIFSIGNALED(status):
             print(json.dumps({"deaths": deaths}))
             return os.waitstatus_to_exitcode(status)
-        deaths.append((folder / "told").read_text())
+        deaths.append((folder / "death").read_text())
     print(f"no end after {deaths}", file=sys.stderr)
     return 1
 

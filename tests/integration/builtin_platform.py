@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +11,10 @@ from airflow_provider_rfr.builtins.deploy import Applied, apply
 from airflow_provider_rfr.builtins.engine import SparkSqlEngine
 from airflow_provider_rfr.builtins.maintenance import observe
 from airflow_provider_rfr.builtins.planner import plan
+from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_sql_deploy import Deploy
-from tests.integration.conftest import ROOT, figures_of
-from tests.soon import PATIENCE
+from tests.integration.conftest import ROOT, figures_of, run_python
 
 APP = ROOT / "spark_apps" / "builtin_migration.py"
 RUNS = """
@@ -57,19 +53,16 @@ class Platform:
             text = f"kind: view\nname: {name}\ncolumns: {columns}\nquery: {query}\n"
             (self.objects / f"{name}.yaml").write_text(text)
 
-    def run_app(self, lake: Mapping[str, Any], **fields: Any) -> tuple[int, dict[str, Any], str]:
+    def run_app(self, lake: LakeSettings, **fields: Any) -> tuple[int, dict[str, Any], str]:
         """Run the application by a document with these fields, without those that are None."""
         config = self.folder / "migration.json"
-        fields_of_config = {"lake": lake, "store": self.store, "version": "1.0", "objects": ["objects"], **fields}
-        config.write_text(json.dumps({name: value for name, value in fields_of_config.items() if value is not None}))
-        ended = subprocess.run(
-            [sys.executable, str(APP), "--config", str(config)],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        )
+        document: dict[str, Any] = {
+            "lake": {"name": lake.name, "properties": dict(lake.properties)},
+            "store": self.store,
+        }
+        document |= {"version": "1.0", "objects": ["objects"], **fields}
+        config.write_text(json.dumps({name: value for name, value in document.items() if value is not None}))
+        ended = run_python(APP, "--config", config, cwd=self.folder, expect=None)
         return ended.returncode, figures_of(ended.stdout), ended.stdout + ended.stderr
 
     def deploy(self, deploy: Deploy, engine: SparkSqlEngine, version: str) -> Applied:

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from airflow_provider_rfr.builtins.engine import SparkSqlEngine, open_session
 from airflow_provider_rfr.builtins.model import Column
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange, table_definition
+from tests.integration.conftest import Lake
 
 SPARK = {
     "spark.master": "local[2]",
@@ -42,17 +43,11 @@ def holding(value: str) -> str:
     return value
 
 
-def lake_in(folder: Path) -> LakeSettings:
-    return LakeSettings(
-        "rfr", {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-    )
-
-
 class Deploy:
     """A lake of the test's own, and the engine of a deploy on it."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake = lake_in(folder)
+        self.lake = Lake(folder).settings
         self.catalog = open_catalog(self.lake)
         self.session = open_session(self.lake, SPARK)
         self.engine = self.engine_of(SparkSqlEngine)
@@ -71,6 +66,11 @@ class Deploy:
         MigratedTable.create(self.catalog, "ops.runs", table_definition(RUNS, partitioning, properties={"a": "b"}))
         for batch in batches:
             self.append(batch)
+
+    def add(self, *ids: int) -> None:
+        """Append rows of two columns to ``ops.runs``."""
+        table = self.catalog.load_table("ops.runs")
+        table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in ids], table.schema().as_arrow()))
 
     def append(self, ids: range) -> None:
         table = self.catalog.load_table("ops.runs")

@@ -9,7 +9,8 @@ from pathlib import Path
 from airflow_provider_rfr.builtins.engine import open_session
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.lake.catalog import open_catalog
-from tests.integration.builtin_sql_deploy import SPARK, lake_in
+from tests.integration.builtin_sql_deploy import SPARK
+from tests.integration.conftest import Lake
 
 NO_REPOSITORIES = """<ivysettings><settings defaultResolver="none"/>
 <resolvers><chain name="none"/></resolvers></ivysettings>"""
@@ -19,7 +20,7 @@ def main(folder: Path, jars: list[str]) -> None:
     ivy = folder / "ivysettings.xml"
     ivy.write_text(NO_REPOSITORIES)
     settings = {**SPARK, "spark.jars.ivySettings": str(ivy), "spark.jars.ivy": str(folder / "ivy")}
-    lake = lake_in(folder)
+    lake = Lake(folder).settings
     open_catalog(lake).create_namespace("ops")
     try:
         session = open_session(lake, settings, jars)

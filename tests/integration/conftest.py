@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tests.soon import PATIENCE
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "spark_apps" / "full_refresh.py"
 CRASHING_APP = ROOT / "tests" / "integration" / "crashing_app.py"
+PYTHON_PATH = {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @dataclass
@@ -85,17 +86,9 @@ class Runner:
         return path
 
     def start(
-        self, config: Path, *, app: Path = APP, environment: dict[str, str] | None = None
+        self, config: Path, *, app: Path = APP, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(app), "--config", str(config)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **(environment or {})},
-        )
+        return start_python(app, "--config", config, environment=environment)
 
     def run(self, config: Path, *, expect: int | None = 0, **options: Any) -> Outcome:
         process = self.start(config, **options)
@@ -104,6 +97,35 @@ class Runner:
         if expect is not None:
             assert outcome.code == expect, f"exit code {outcome.code}, expected {expect}:\n{output[-6000:]}"
         return outcome
+
+
+def start_python(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[str]:
+    """Start a Python in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **PYTHON_PATH, **(environment or {})},
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options},
+    )
+
+
+def run_python(*arguments: str | Path, expect: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a Python to its end.
+
+    :param expect: its exit code; None for any
+    """
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, **PYTHON_PATH},
+        **{"cwd": ROOT, "capture_output": True, "text": True, "check": False, "timeout": PATIENCE, **options},
+    )
+    if expect is not None:
+        assert done.returncode == expect, done.stdout[-2000:] + done.stderr[-5000:]
+    return done
 
 
 def figures_of(output: str) -> dict[str, Any]:

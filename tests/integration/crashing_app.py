@@ -1,7 +1,7 @@
 """The application, killed by SIGKILL at a named place; run as a process by the crash tests.
 
-``RFR_TEST_KILL`` names the place. The process kills itself there as the kernel would: no handler, no finally.
-``RFR_TEST_STOP`` names a place to stop (SIGSTOP) at instead, until somebody continues it.
+``RFR_TEST_KILL`` names the place. ``RFR_TEST_STOP`` names a place to stop (SIGSTOP) at instead, until somebody
+continues it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-
-def _at(
-    owner: Any, name: str, *, before: Callable[..., None] | None = None, after: Callable[..., None] | None = None
-) -> None:
-    original = getattr(owner, name)
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if before is not None:
-            before(*args, **kwargs)
-        result = original(*args, **kwargs)
-        if after is not None:
-            after(*args, **kwargs)
-        return result
-
-    setattr(owner, name, wrapped)
-
-
-def _kill(*args: Any, **kwargs: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+from tests.kill_points import die, intercept
 
 
 def _stop(*args: Any, **kwargs: Any) -> None:
@@ -48,14 +30,14 @@ def _pages_only(action: Callable[..., None]) -> Callable[..., None]:
     return act
 
 
-def _after_writes(count: int, action: Callable[..., None]) -> Callable[..., None]:
+def _sixth_write(action: Callable[..., None]) -> Callable[..., None]:
     seen = [0]
 
     def act(writer: Any, rows: Any) -> None:
         # A write of nothing may follow, and must not stop a process again that was just woken.
         if rows:
             seen[0] += 1
-            if seen[0] == count:
+            if seen[0] == 6:
                 action()
 
     return act
@@ -76,25 +58,21 @@ def install(place: str, action: Callable[..., None]) -> None:
     from airflow_provider_rfr.refresh.ledger import Ledger
     from airflow_provider_rfr.refresh.pages import FlushWriter
 
-    places: dict[str, Callable[[], None]] = {
-        "before the opening commit": lambda: _at(LedgerTable, "commit", before=action),
-        "after the opening commit": lambda: _at(LedgerTable, "commit", after=action),
-        "before a flush": lambda: _at(FlushWriter, "write", before=_after_writes(6, action)),
-        "after a flush": lambda: _at(FlushWriter, "write", after=_after_writes(6, action)),
-        "after the first flush": lambda: _at(FlushWriter, "write", after=_after_writes(1, action)),
-        "before a ledger commit": lambda: _at(LedgerTable, "commit", before=_pages_only(action)),
-        "after a ledger commit": lambda: _at(LedgerTable, "commit", after=_pages_only(action)),
-        "before the target commit": lambda: _at(TargetTable, "commit", before=action),
-        "after the target commit": lambda: _at(TargetTable, "commit", after=action),
-        "after the published mark": lambda: _at(Ledger, "commit", after=_published_only(action)),
-    }
-    places[place]()
+    when, _, what = place.split(" ", 2)
+    owner, name, act = {
+        "opening commit": (LedgerTable, "commit", action),
+        "flush": (FlushWriter, "write", _sixth_write(action)),
+        "ledger commit": (LedgerTable, "commit", _pages_only(action)),
+        "target commit": (TargetTable, "commit", action),
+        "published mark": (Ledger, "commit", _published_only(action)),
+    }[what]
+    intercept(owner, name, **{when: act})
 
 
 if __name__ == "__main__":
     began = time.monotonic()
     if "RFR_TEST_KILL" in os.environ:
-        install(os.environ["RFR_TEST_KILL"], _kill)
+        install(os.environ["RFR_TEST_KILL"], die)
     if "RFR_TEST_STOP" in os.environ:
         install(os.environ["RFR_TEST_STOP"], _stop)
     from airflow_provider_rfr.refresh.application import main

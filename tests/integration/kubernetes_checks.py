@@ -55,7 +55,6 @@ def test_a_refresh_is_submitted_by_spark_left_and_gone_on_with(
     task = Task()
     trigger = task.defer(**arguments)
     name, pod = cluster.newest
-    assert pod.driver is not None
     assert pod.driver.exit_code is None, "the task waited for its driver"
     assert trigger.refresh["driver"] == {
         "manager": "kubernetes",
@@ -106,7 +105,6 @@ def test_a_task_that_is_marked_or_cleared_deletes_the_pod(
 
     trigger = Task().defer(**arguments)
     name, pod = cluster.newest
-    assert pod.driver is not None
     _, kept = trigger.serialize()
     asyncio.run(RefreshTrigger(**kept).on_kill())
     assert ("DELETE", f"/api/v1/namespaces/data/pods/{name}") in cluster.requests
@@ -129,7 +127,7 @@ def test_a_namespace_that_is_not_named_is_asked_for_before_the_submit(
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES", json.dumps({"conn_type": "spark", "host": f"k8s://{cluster.url}"}))
     task = Task()
     with pytest.raises(AirflowFailException, match=r"conf.spark.kubernetes.namespace: is not set"):
-        task._call(task.make(**arguments).execute)
+        task.run(**arguments)
     assert not cluster.pods
 
 

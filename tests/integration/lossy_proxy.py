@@ -7,8 +7,8 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
@@ -137,16 +137,6 @@ def commits_to_rest(method: str, path: str, target: str, body: bytes) -> bool:
 def commits_to_glue(method: str, path: str, target: str, body: bytes) -> bool:
     """Tell whether a request commits to a table of Glue."""
     return target.endswith((".UpdateTable", ".CreateTable"))
-
-
-@contextmanager
-def lossy_postgres(upstream: int) -> Iterator[PostgresProxy]:
-    """Run a proxy in front of PostgreSQL."""
-    proxy = PostgresProxy(upstream)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
 
 
 class PostgresProxy:

@@ -106,7 +106,6 @@ class PostgresServer:
                 engine.connect().close()
                 break
             except OperationalError:
-                assert self._process is not None
                 if self._process.poll() is not None or time.monotonic() > end:
                     raise RuntimeError((self._folder / "server.log").read_text()) from None
                 time.sleep(0.05)

@@ -9,16 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from demo.airflow_stack import free_port
-from tests.soon import PATIENCE
+from tests.soon import answers, wait_until
 
 _ICEBERG, _JETTY, _SQLITE = "1.11.0", "12.1.14", "3.50.3.0"
 _PARTS: Final = (
@@ -33,71 +33,48 @@ _PARTS: Final = (
 _NAME: Final = ("rfr.test", "rest-catalog", "1")
 
 
-class RestCatalogServer:
-    """A context manager around one server with a warehouse in a folder."""
+@dataclass(frozen=True)
+class RestCatalog:
+    """A server that runs on loopback."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self._port = free_port()
+    port: int
 
     @property
     def properties(self) -> dict[str, str]:
         """With which PyIceberg and Spark open the catalog."""
-        return {"type": "rest", "uri": f"http://127.0.0.1:{self._port}"}
+        return {"type": "rest", "uri": f"http://127.0.0.1:{self.port}"}
 
-    def __enter__(self) -> RestCatalogServer:
-        _write_pom(self._folder / "repository")
-        command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[1]"]
-        command += ["--repositories", (self._folder / "repository").as_uri(), "--packages", ":".join(_NAME)]
-        command += ["--class", "org.apache.iceberg.rest.RESTCatalogServer", "spark-internal"]
-        catalog = {
-            "CATALOG_URI": f"jdbc:sqlite:{self._folder}/catalog.db",
-            "CATALOG_WAREHOUSE": f"file://{self._folder}/warehouse",
-            "CATALOG_REST_PORT": str(self._port),
-            "CATALOG_JDBC_SCHEMA__VERSION": "V1",
-        }
-        with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **catalog},
-            )
-        try:
-            self._wait()
-        except BaseException:
-            self._end()
-            raise
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    @property
-    def _log(self) -> Path:
-        return self._folder / "server.log"
-
-    def _wait(self) -> None:
-        assert self._process is not None
-        end = time.monotonic() + PATIENCE
-        while self._process.poll() is None and time.monotonic() < end:
-            try:
-                with urllib.request.urlopen(f"{self.properties['uri']}/v1/config", timeout=5):
-                    return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.2)
-        output = self._log.read_text(errors="replace")
-        if "unresolved dependency" in output and not os.environ.get("CI"):
-            pytest.skip("Iceberg's REST server can't be had from Maven here")
-        raise RuntimeError(output[-4000:])
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+@contextmanager
+def rest_catalog(folder: Path) -> Iterator[RestCatalog]:
+    """Run a server with a warehouse in the folder."""
+    _write_pom(folder / "repository")
+    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[1]"]
+    command += ["--repositories", (folder / "repository").as_uri(), "--packages", ":".join(_NAME)]
+    command += ["--class", "org.apache.iceberg.rest.RESTCatalogServer", "spark-internal"]
+    catalog = RestCatalog(free_port())
+    config = f"{catalog.properties['uri']}/v1/config"
+    settings = {
+        "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
+        "CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
+        "CATALOG_REST_PORT": str(catalog.port),
+        "CATALOG_JDBC_SCHEMA__VERSION": "V1",
+    }
+    environment, log = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **settings}, folder / "server.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, env=environment)
+    try:
+        wait_until(lambda: server.poll() is not None or answers(config), every=0.2, describe=log.read_text)
+        if server.poll() is not None:
+            said = log.read_text(errors="replace")
+            if "unresolved dependency" in said and not os.environ.get("CI"):
+                pytest.skip("Iceberg's REST server can't be had from Maven here")
+            raise RuntimeError(said[-4000:])
+        yield catalog
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def _write_pom(repository: Path) -> None:

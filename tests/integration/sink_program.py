@@ -1,84 +1,51 @@
-"""Runs a sink, and is killed by SIGKILL at a named place; run as a process by the crash tests.
-
-``kill`` names the place: there it kills itself as the kernel would, with no handler
-and no finally.
-"""
+"""Runs a sink, and is killed by SIGKILL at the place ``kill``; run as a process by the crash tests."""
 
 from __future__ import annotations
 
 import os
-import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_rfr.sinks import SinkSpec
 from airflow_provider_rfr.sinks import run as sinks_run
 from airflow_provider_rfr.sinks.run import HttpTarget, Run, run_sink
-from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store.engine import open_store
+from tests.kill_points import die, intercept
 from tests.unit.sinks.exporting import LOOPBACK, SOURCE, declared, open_lake
 
-PLACES = (
-    "before the window",
-    "after the window",
-    "before the batch",
-    "after the batch",
-    "before the cursor",
-    "after the cursor",
-)
 
+def install(place: str, number: int) -> None:
+    """Let it die at the place, once so many batches were begun."""
+    batches = 0
 
-def _die(*args: Any, **kwargs: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    def reach(here: str) -> None:
+        if here == place and batches == number:
+            die()
 
+    def begin_batch(sender: Any, batch: Any) -> None:
+        nonlocal batches
+        batches += 1
+        reach("before the batch")
 
-class Killer:
-    """Counts calls of what a run does outside, and kills in the named one.
+    def move(when: str) -> Callable[..., None]:
+        def act(run: Run, **values: Any) -> None:
+            reach(f"{when} the {'cursor' if 'last_batch' in values else 'window' if 'window' in values else ''}")
 
-    :ivar number: of the batch, from 1, at which it kills
-    """
+        return act
 
-    def __init__(self, place: str, number: int) -> None:
-        self._place = place
-        self._number = number
-        self._batches = 0
-
-    def reached(self, place: str) -> None:
-        if place == self._place and self._batches == self._number:
-            _die()
-
-    def around_sending(self, sender: Any) -> None:
-        send = sender.send
-
-        def wrapped(this: Any, batch: Any) -> None:
-            self._batches += 1
-            self.reached("before the batch")
-            send(this, batch)
-            self.reached("after the batch")
-
-        sender.send = wrapped
-
-    def around_moving(self) -> None:
-        move = Run.move
-
-        def wrapped(this: Run, **values: Any) -> None:
-            what = "cursor" if "last_batch" in values else "window" if "window" in values else ""
-            self.reached(f"before the {what}")
-            move(this, **values)
-            self.reached(f"after the {what}")
-
-        Run.move = wrapped  # type: ignore[assignment,method-assign]
+    for sender in (sinks_run.HttpSender, sinks_run.FileSender):
+        intercept(sender, "send", before=begin_batch, after=lambda *_: reach("after the batch"))
+    intercept(Run, "move", before=move("before"), after=move("after"))
 
 
 def main(task: dict[str, Any]) -> None:
     """Run the sink to its end, or to the place."""
     if task.get("kill") == "half a file":
-        os.replace = _die
+        os.replace = die
     elif task.get("kill"):
-        killer = Killer(task["kill"], task["number"])
-        for sender in (sinks_run.HttpSender, sinks_run.FileSender):
-            killer.around_sending(sender)
-        killer.around_moving()
+        install(task["kill"], task["number"])
     folder = Path(task["folder"])
     store = open_store(task["store"])
     sink = declared(str(folder / "out"), batch_size=2)

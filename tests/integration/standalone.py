@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,6 @@ class Standalone:
 
     def restart_master(self) -> None:
         """Kill the master and start another one, which does not know the applications of the first."""
-        assert self._master is not None
         self._master.kill()
         self._master.wait()
         self._start_master()
@@ -170,7 +169,7 @@ class ClusterRunner(Runner):
         config: Path,
         *,
         app: Path = APP,
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         settings: dict[str, str] | None = None,
     ) -> subprocess.Popen[str]:
         settings = {**executor_settings(self._python), **(settings or {})}

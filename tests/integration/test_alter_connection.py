@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +20,12 @@ from airflow_provider_rfr.hooks.connections import check_use, run_test, upstream
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.store.connections import TaskRef, Use
-from tests.integration.conftest import ROOT, SHOP, Lake
+from tests.integration.conftest import SHOP, Lake, run_python
 from tests.integration.postgres import PostgresServer
 from tests.unit.connections.worlds import Bench
 from tests.unit.triggers.lake import publish
+
+pytestmark = pytest.mark.test
 
 KEY = "canary-88d1f0-key"
 
@@ -45,7 +44,6 @@ def use(**check: Any) -> Use:
     return Use(TaskRef("d", "r", "t"), "refresh", "running", 1, (), details={"check": check})
 
 
-@pytest.mark.test
 def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: SampleApi) -> None:
     good = connection(api)
     run_test(good)
@@ -55,7 +53,6 @@ def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: Sampl
         run_test(replace(good, host="http://127.0.0.1:9"))
 
 
-@pytest.mark.test
 def test_an_error_shows_no_part_of_a_secret_in_any_of_its_forms() -> None:
     definition = Definition(
         "shop", "generic", password="a/b c", extra={"secrets": {"list": ["one-secret"]}, "token": '{"pin": "987654"}'}
@@ -64,13 +61,11 @@ def test_an_error_shows_no_part_of_a_secret_in_any_of_its_forms() -> None:
     assert masked(message, definition) == "no ***, no ***, no ***, no ***, no ***"
 
 
-@pytest.mark.test
 def test_a_hook_that_cant_even_be_made_is_an_error_of_the_connection() -> None:
     with pytest.raises(ConnectionValidationError, match="no base URL|must be|is no"):
         run_test(Definition("shop", "rfr_api", host="ftp://x"))
 
 
-@pytest.mark.test
 def test_what_uses_an_api_is_tried_by_its_first_page(api: SampleApi) -> None:
     source = {"file": str(SHOP), "config": {"partitions": 2, "page_size": 5}}
     noted = use(shop={"source": source, "stream": "items"})
@@ -83,7 +78,6 @@ def test_what_uses_an_api_is_tried_by_its_first_page(api: SampleApi) -> None:
     assert "wrong-canary" not in str(caught.value)
 
 
-@pytest.mark.test
 def test_a_wrong_primary_key_is_no_fault_of_the_connection(api: SampleApi) -> None:
     definition = yaml.safe_load(SHOP.read_text())
     definition["streams"]["items"]["primary_key"] = "no_such_field"
@@ -93,7 +87,6 @@ def test_a_wrong_primary_key_is_no_fault_of_the_connection(api: SampleApi) -> No
     assert api.counts()["requests"] == before + 1
 
 
-@pytest.mark.test
 def test_an_api_is_known_again_by_what_it_says_of_itself(api: SampleApi) -> None:
     shop = connection(api, extra={"identity_path": "/customers?page_size=1"})
     assert upstream_identity(shop) == upstream_identity(replace(shop, login=None))
@@ -104,7 +97,6 @@ def test_an_api_is_known_again_by_what_it_says_of_itself(api: SampleApi) -> None
         upstream_identity(replace(shop, extra={"identity_path": "/nowhere"}))
 
 
-@pytest.mark.test
 def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +122,6 @@ def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
         assert upstream_identity(by_service) == identities[0]
 
 
-@pytest.mark.test
 def test_a_catalog_without_the_tables_of_a_refresh_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -184,7 +175,6 @@ bench.alter("ALTER CONNECTION api SET (host = 'http://two') WITH (DRAIN_TIMEOUT 
 """
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(
     ("victim", "when", "stored", "demanded"),
     [
@@ -199,14 +189,7 @@ bench.alter("ALTER CONNECTION api SET (host = 'http://two') WITH (DRAIN_TIMEOUT 
 def test_who_is_killed_leaves_everything_or_nothing_and_the_same_statement_finishes_it(
     tmp_path: Path, victim: str, when: str, stored: bool, demanded: bool
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), victim, when],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    run_python("-c", PROGRAM, tmp_path, victim, when, expect=-signal.SIGKILL)
     host = (tmp_path / "host").read_text()
     assert host == ("http://two" if stored else "http://one")
     bench = Bench(tmp_path, Definition("api", "rfr_api", host=host))
@@ -222,84 +205,3 @@ def test_who_is_killed_leaves_everything_or_nothing_and_the_same_statement_finis
     from tests.unit.connections.test_alteration import places
 
     assert places(bench) == ["http://one"]
-
-
-ROTATION = """
-import fcntl, json, os, signal, sys, time
-from pathlib import Path
-from airflow_provider_rfr.connections.types import Definition
-from airflow_provider_rfr.exceptions import ConnectionConflictError
-from tests.unit.connections.worlds import Bench
-
-folder, dies = Path(sys.argv[1]), sys.argv[2] == "dies"
-bench, file = Bench(folder), folder / "bastion.json"
-
-def find(name):
-    return Definition("bastion", "ssh", host="b", extra=json.loads(file.read_text()))
-
-def commit(expected, hashes, candidate):
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if hashes.of(find("bastion")) != expected:
-            raise ConnectionConflictError("bastion", "was changed meanwhile")
-        time.sleep(0.2)
-        file.write_text(json.dumps(dict(candidate.extra)))
-    if dies:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-bench.shelf.read = bench.shelf.find = find
-bench.shelf.commit = commit
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    print(bench.alter("ALTER CONNECTION bastion ROTATE KEYS").notice)
-except ConnectionConflictError as error:
-    print("retryable" if error.retryable else "final", error)
-"""
-
-
-def started(folder: Path, how: str = "lives") -> subprocess.Popen[str]:
-    """A process that has everything it needs to rotate the keys."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", ROTATION, str(folder), how],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    return process
-
-
-def rotated(*processes: subprocess.Popen[str]) -> list[str]:
-    """The last lines of these processes, which rotate at once; sorted."""
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    return sorted((process.communicate()[0].splitlines() or [""])[-1] for process in processes)
-
-
-@pytest.mark.test
-def test_of_two_processes_that_rotate_keys_at_once_one_gets_a_conflict_and_no_key_is_lost(tmp_path: Path) -> None:
-    (tmp_path / "bastion.json").write_text('{"private_key": "first"}')
-    installs, refused = rotated(started(tmp_path), started(tmp_path))
-    stored = json.loads((tmp_path / "bastion.json").read_text())
-    assert stored["private_key"] == "first"
-    assert installs.startswith("install this public key") and installs.endswith(stored["public_keys"])
-    assert refused.startswith("retryable connection bastion: ")
-
-
-@pytest.mark.test
-def test_a_rotation_that_is_killed_holds_the_next_one_up_for_its_lease_and_is_finished_by_it(tmp_path: Path) -> None:
-    (tmp_path / "bastion.json").write_text('{"private_key": "first"}')
-    # Started before, since the lease of the dead one does not wait for a slow machine.
-    killed, blocked, after = started(tmp_path, "dies"), started(tmp_path), started(tmp_path)
-    assert rotated(killed) == [""] and killed.returncode == -signal.SIGKILL
-    stored = (tmp_path / "bastion.json").read_text()
-    assert "another process is altering it" in rotated(blocked)[0]
-    Bench(tmp_path).lose_leases()
-    (finished,) = rotated(after)
-    assert finished.startswith("a rotation whose process died was stored")
-    assert finished.endswith(json.loads(stored)["public_keys"])
-    assert (tmp_path / "bastion.json").read_text() == stored

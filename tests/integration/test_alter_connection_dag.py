@@ -34,11 +34,8 @@ def api() -> Iterator[SampleApi]:
 
 
 @pytest.fixture(scope="module")
-def dag() -> Any:
-    from airflow.utils.db import initdb
-
-    initdb()
-    return importlib.import_module("tests.integration.dags.altering").dag
+def dag(airflow: None) -> Any:
+    return importlib.import_module("tests.integration.dags.ready").alter_connection
 
 
 @pytest.fixture

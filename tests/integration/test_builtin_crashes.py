@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_rfr.store import deploys
 from tests.integration import builtin_crash_program as program
+from tests.integration.conftest import run_python
 from tests.soon import PATIENCE
 from tests.unit.builtins.catalogs import PROJECT
 from tests.unit.builtins.execution.places import Place
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.mark.gate
 def test_a_deploy_that_is_killed_again_and_again_comes_to_its_end_and_loses_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", program.__name__, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_python("-m", program.__name__, tmp_path, timeout=2 * PATIENCE)
     deaths = json.loads(done.stdout.splitlines()[-1])["deaths"]
     assert {death.partition(" ")[0] for death in deaths} == {"before", "after"}
     assert {death.partition(" ")[2] for death in deaths} >= {"commit_table", "_rename_in_database"}

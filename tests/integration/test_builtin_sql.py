@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from airflow_provider_rfr.lake.catalog import spark_sql_settings
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange, table_definition
 from airflow_provider_rfr.lake.tables import find_view, list_views
+from tests.integration import builtin_sql_program, builtin_sql_runtime
 from tests.integration.builtin_sql_deploy import AS_NUMBER, REWRITE, Deploy
-from tests.integration.conftest import ROOT, figures_of, kill_group
+from tests.integration.conftest import figures_of, kill_group, start_python
 from tests.soon import PATIENCE, wait_until
 
 
@@ -296,24 +296,12 @@ def test_nothing_that_opens_the_catalog_is_a_setting_of_the_application(deploy: 
     assert "credential" in settings["spark.redaction.regex"]
 
 
-RUNTIME = ROOT / "tests" / "integration" / "builtin_sql_runtime.py"
-PROGRAM = ROOT / "tests" / "integration" / "builtin_sql_program.py"
-
-
 def test_what_a_sigkill_leaves_is_deleted_once_somebody_commits(deploy: Deploy, tmp_path: Path) -> None:
     deploy.runs(range(5), range(5, 10), range(10, 15), range(15, 20))
     # A task for each file.
     splits = {"read.split.target-size": "1", "read.split.adaptive-size.enabled": "false"}
     MigratedTable.load(deploy.catalog, "ops.runs").alter(TableChange(properties=splits))
-    process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(tmp_path)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
-    )
+    process = start_python("-m", builtin_sql_program.__name__, tmp_path)
     folder = tmp_path / "warehouse" / "ops" / "runs" / "data"
     wait_until(lambda: len(list(folder.glob("d-1-*.parquet"))) >= 2 or process.poll() is not None, 400)
     alive = process.poll() is None
@@ -345,14 +333,8 @@ def test_without_maven_it_takes_jars_and_without_either_it_says_what_to_give(dep
     processes = {}
     for name, files in {"jars": jars, "neither": []}.items():
         (tmp_path / name).mkdir()
-        processes[name] = subprocess.Popen(
-            [sys.executable, str(RUNTIME), str(tmp_path / name), json.dumps(files)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
-        )
+        arguments = ("-m", builtin_sql_runtime.__name__, tmp_path / name, json.dumps(files))
+        processes[name] = start_python(*arguments, stderr=subprocess.DEVNULL)
     figures = {name: figures_of(process.communicate(timeout=PATIENCE)[0]) for name, process in processes.items()}
     assert figures["jars"] == {"namespaces": ["ops"]}
     assert figures["neither"]["error"].startswith("jars: ")

@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.builtins.engine import SparkSqlEngine
@@ -16,6 +15,7 @@ from airflow_provider_rfr.lake.tables import list_views
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_platform import TO_NUMBERS, Platform
 from tests.integration.builtin_sql_deploy import SPARK, Deploy
+from tests.integration.conftest import Lake
 
 
 class AppendingEngine(SparkSqlEngine):
@@ -35,23 +35,17 @@ def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_
     platform = Platform(tmp_path)
     platform.declare(1, "string")
     deploy = Deploy(tmp_path)
-    lake = {"name": deploy.lake.name, "properties": dict(deploy.lake.properties)}
-    code, figures, output = platform.run_app(lake, actor="a test", spark=SPARK)
+    code, figures, output = platform.run_app(deploy.lake, actor="a test", spark=SPARK)
     assert code == 0, output[-4000:]
     assert (figures["state"], figures["revision"]) == ("done", 1)
     assert {"ops.a", "ops.b"} <= {shown.name for shown in list_views(deploy.catalog)}
     for view in list_views(deploy.catalog):
         assert deploy.sql(f"SELECT * FROM {view.name}") == [], "what the package declares itself is read as well"
-
-    def add(*ids: int) -> None:
-        table = deploy.catalog.load_table("ops.runs")
-        table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in ids], table.schema().as_arrow()))
-
-    add(0, 1, 2)
-    add(3)
+    deploy.add(0, 1, 2)
+    deploy.add(3)
     platform.declare(2, "bigint", TO_NUMBERS)
     engine = deploy.engine_of(AppendingEngine)
-    engine.late = lambda: add(4)
+    engine.late = lambda: deploy.add(4)
     done = platform.deploy(deploy, engine, "2.0")
     steps = {step.name: step.how for step in done.steps if step.name.startswith("ops.")}
     assert (steps["ops.runs"], steps["ops.sums"]) == ("rewrite", "recompute")
@@ -70,8 +64,7 @@ def test_a_session_that_read_a_table_before_a_deploy_rewrote_it_reads_it_as_it_i
     deploy = Deploy(tmp_path)
     engine = deploy.engine_of(SparkSqlEngine)
     platform.deploy(deploy, engine, "1.0")
-    table = deploy.catalog.load_table("ops.runs")
-    table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in (1, 2)], table.schema().as_arrow()))
+    deploy.add(1, 2)
     queries = [f"SELECT * FROM ops.{name} ORDER BY id" for name in ("runs", "a", "b")]
     assert [deploy.sql(query) for query in queries] == [[(1, "10"), (2, "20")]] * 3
     platform.declare(1, "bigint", TO_NUMBERS)
@@ -101,17 +94,12 @@ def test_materialized_views_are_refreshed_by_the_application_once_for_whatever_c
     (platform.objects / "through.yaml").write_text(THROUGH)
     platform.deploy(deploy, engine, "1.1")
 
-    def add(*ids: int) -> None:
-        table = deploy.catalog.load_table("ops.runs")
-        table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in ids], table.schema().as_arrow()))
-
     def newest(name: str) -> Any:
         return deploy.catalog.load_table(name).current_snapshot()
 
-    add(1, 2)
-    lake = {"name": deploy.lake.name, "properties": dict(deploy.lake.properties)}
+    deploy.add(1, 2)
     request: dict[str, Any] = {"refresh": {"names": ["ops.through"]}, "version": None, "objects": None}
-    code, figures, output = platform.run_app(lake, spark=SPARK, **request)
+    code, figures, output = platform.run_app(deploy.lake, spark=SPARK, **request)
     assert code == 0, output[-4000:]
     assert [(view["state"], view["rows"]) for view in figures["views"].values()] == [("refreshed", 2)]
     assert deploy.sql("SELECT * FROM ops.through ORDER BY id") == [(1, "10"), (2, "20")]
@@ -124,7 +112,7 @@ def test_materialized_views_are_refreshed_by_the_application_once_for_whatever_c
             done = refresh(project="rfr", catalog=deploy.catalog, store=store, sql=engine)
             return [(entry.name, entry.state) for entry in done]
 
-        engine.late = lambda: add(3)
+        engine.late = lambda: deploy.add(3)
         assert again() == [("ops.sums", "refreshed"), ("ops.through", "refreshed")]
         assert deploy.sql("SELECT n FROM ops.sums") == [(2,)]
         assert again() == [("ops.sums", "refreshed"), ("ops.through", "unchanged")]
@@ -139,7 +127,7 @@ def test_materialized_views_are_refreshed_by_the_application_once_for_whatever_c
 def test_an_application_that_can_not_deploy_says_why_in_its_last_line(tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     (platform.objects / "wrong.yaml").write_text("kind: nonsense\nname: ops.x\n")
-    lake = {"name": "rfr", "properties": {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": "w"}}
+    lake = Lake(tmp_path).settings
     code, figures, _ = platform.run_app(lake)
     assert (code, figures["error"]["type"]) == (1, "DeclarationError")
     assert "wrong.yaml:1" in figures["error"]["message"]

@@ -22,11 +22,8 @@ RFR = ("rfr_lake_default", "rfr_control_store")
 
 
 @pytest.fixture
-def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def objects(airflow: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Declarations, for a lake and a control store that only Airflow's database knows."""
-    from airflow.utils.db import initdb
-
-    initdb()
     for name in ("_AIRFLOW_PROCESS_CONTEXT", *(f"AIRFLOW_CONN_{connection.upper()}" for connection in RFR)):
         monkeypatch.delenv(name, raising=False)
     lake = {"warehouse": f"file://{tmp_path}/warehouse"}
@@ -65,7 +62,6 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_traceback(objects: Pat
     objects.write_text(tables)
     command = [sys.executable, "-m", "airflow", "rfr", "builtins", "graph", "--objects", str(objects)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
         errors = process.stderr.read().decode()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 from pathlib import Path
 
 import pytest
@@ -82,19 +80,3 @@ def test_a_sigkill_of_driver_and_jvm_while_pages_are_on_their_way(
     assert_whole(lake, api)
     again = api.counts(path="/partitions/*")["refetched"] - before["refetched"] - second.figures["overlap_checks"]
     assert again <= allowed(before["pages"])
-
-
-def test_any_number_of_kills_at_random_moments(lake: Lake, runner: Runner, api: SampleApi) -> None:
-    seed = random.randrange(2**32)
-    generator = random.Random(seed)
-    print(json.dumps({"seed": seed}))
-    config = items(runner, api, head_start=generator.random() < 0.5)
-    for _ in range(3):
-        process = runner.start(config)
-        try:
-            process.communicate(timeout=generator.uniform(2.0, 7.0))
-            break
-        except Exception:
-            kill_group(process)
-    runner.run(config)
-    assert_whole(lake, api)

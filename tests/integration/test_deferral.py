@@ -7,7 +7,6 @@ behind both the real application refreshes a real lake.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import json
 import os
 from collections.abc import Iterator
@@ -19,8 +18,7 @@ from unittest.mock import patch
 
 import pytest
 from airflow.sdk import BaseXCom
-from airflow.sdk.bases.operator import ExecutorSafeguard
-from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
@@ -30,8 +28,8 @@ from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from tests.clusters.yarn import ResourceManager
 from tests.headers import read_status
-from tests.integration.airflow_tasks import set_connections
-from tests.integration.conftest import SHOP, Lake
+from tests.integration.airflow_tasks import execute, items_operator, set_connections
+from tests.integration.conftest import Lake
 from tests.soon import PATIENCE, wait_until
 from tests.unit.operators.test_execute import FakeStateStore
 
@@ -44,36 +42,16 @@ HOLD = {"kind": "hold", "path": "/partitions/*", "after": 24}
 class Task:
     """One run of one task; each call is a process of its own as far as the operator can tell."""
 
-    def __init__(self, run_id: str = "r") -> None:
-        self.run_id = run_id
+    def __init__(self) -> None:
         self.store = FakeStateStore()
         self.events = OutletEventAccessors()
         self.links: dict[str, str] = {}
         self.operator: ResumableFullRefreshOperator | None = None
 
-    def make(self, **arguments: Any) -> ResumableFullRefreshOperator:
-        whole: dict[str, Any] = {
-            "task_id": "refresh",
-            "source": {"file": str(SHOP), "config": {"partitions": 4, "page_size": 25}},
-            "streams": ["items"],
-            "target": "raw.items",
-            "api_conn_id": "shop",
-            "lake_conn_id": "lake",
-            "conn_id": "yarn",
-            "deploy_mode": "cluster",
-            "deferrable": True,
-            "poll_interval": 0.2,
-            "options": {"concurrency": 4, "round_seconds": 1},
-            **arguments,
-        }
-        self.operator = ResumableFullRefreshOperator(**whole)
-        return self.operator
-
     def defer(self, **arguments: Any) -> RefreshTrigger:
         """Execute; returns what the task gave its slot away for."""
-        operator = self.make(**arguments)
         with pytest.raises(TaskDeferred) as deferred:
-            self._call(operator.execute)
+            self.run(**arguments)
         assert deferred.value.method_name == "execute_complete"
         assert deferred.value.timeout is None
         # As Airflow's database keeps it.
@@ -81,20 +59,15 @@ class Task:
         return RefreshTrigger(**json.loads(json.dumps(kept)))
 
     def go_on(self, payload: Any, **arguments: Any) -> dict[str, Any]:
-        operator = self.make(**arguments)
-        return dict(self._call(operator.execute_complete, event=json.loads(json.dumps(payload))))
+        return self.run("execute_complete", json.loads(json.dumps(payload)), **arguments)
 
-    def _call(self, method: Any, **more: Any) -> Any:
-        operator = self.operator
-        assert operator is not None
-        ti = SimpleNamespace(
-            dag_id="d", run_id=self.run_id, task_id="refresh", map_index=-1, stats_tags={}, max_tries=operator.retries
-        )
-        context = {"ti": ti, "task": operator, "task_state_store": self.store, "outlet_events": self.events}
-        inside = contextvars.copy_context()
-        inside.run(ExecutorSafeguard.tracker.set, operator)
+    def run(self, method: str = "execute", event: Any = None, **arguments: Any) -> dict[str, Any]:
+        cluster = {"conn_id": "yarn", "deploy_mode": "cluster", "deferrable": True, "poll_interval": 0.2}
+        options = arguments.pop("options", {"concurrency": 4, "round_seconds": 1})
+        self.operator = items_operator({"partitions": 4, "page_size": 25}, options, **{**cluster, **arguments})
+        context = {"task_state_store": self.store, "outlet_events": self.events}
         with patch.object(BaseXCom, "set", lambda key, value, **at: self.links.__setitem__(key, value)):
-            return inside.run(lambda: method(context, **more))
+            return execute(self.operator, method, event=event, **context)
 
 
 def follow(trigger: RefreshTrigger) -> dict[str, Any]:
@@ -105,6 +78,10 @@ def follow(trigger: RefreshTrigger) -> dict[str, Any]:
 
     [payload] = asyncio.run(asyncio.wait_for(events(), 120))
     return dict(payload)
+
+
+def header(lake: Lake) -> Any:
+    return read_status(lake.settings, "raw.items") or SimpleNamespace(pages=0, epoch=0)
 
 
 @pytest.fixture
@@ -131,7 +108,12 @@ def task() -> Task:
 def test_a_refresh_is_submitted_left_and_gone_on_with_when_it_is_published(
     yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    trigger = task.defer()
+    before = datetime.now(timezone.utc)
+    trigger = task.defer(execution_timeout=timedelta(hours=1))
+    after = datetime.now(timezone.utc)
+    start = datetime.fromisoformat(trigger.deadline) - timedelta(hours=1)
+    assert before <= start
+    assert start - before < after - start, "the submit is part of the task's time"
     app, driver = yarn.newest
     assert driver.exit_code is None, "the task waited for its driver"
     assert task.store.get(STATE_KEY) == app
@@ -159,25 +141,11 @@ def test_what_is_published_counts_even_if_the_cluster_has_forgotten_the_driver(
     assert task.go_on(payload)["rows"] == 2000
 
 
-def test_a_refresh_that_a_waiting_run_has_followed_meanwhile_is_told_by_its_commit(
-    yarn: ResourceManager, lake: Lake, task: Task
-) -> None:
-    payload = follow(task.defer())
-    next_run = Task("next")
-    follow(next_run.defer())
-    header = read_status(lake.settings, "raw.items")
-    assert header is not None
-    assert header.generation == 2
-    result = task.go_on(payload)
-    assert (result["generation"], result["rows"], result["pages"], result["attempts"]) == (1, 2000, 80, 1)
-
-
 def test_a_task_that_waits_for_a_driver_in_a_cluster_takes_its_figures_from_the_ledger(
     yarn: ResourceManager, task: Task
 ) -> None:
     """The parent's own way, which holds the slot; it looks every ten seconds."""
-    operator = task.make(deferrable=False, yarn_track_via_rm_api=True)
-    result = task._call(operator.execute)
+    result = task.run(deferrable=False, yarn_track_via_rm_api=True)
     assert (result["stream"], result["generation"], result["rows"]) == ("items", 1, 2000)
 
 
@@ -187,7 +155,7 @@ def test_a_killed_driver_fails_the_try_and_the_next_one_resumes(
 ) -> None:
     api.set_faults(HOLD)
     trigger = task.defer(options={"concurrency": 2, "round_seconds": 1})
-    wait_until(lambda: (status := read_status(lake.settings, "raw.items")) is not None and status.pages >= 20)
+    wait_until(lambda: header(lake).pages >= 20)
     app, driver = yarn.newest
     driver.kill()
     api.set_faults()
@@ -195,7 +163,6 @@ def test_a_killed_driver_fails_the_try_and_the_next_one_resumes(
     why = rf"the Spark driver {app} is FAILED with exit code 137: User application exited with status 137 \(its log: ht"
     with pytest.raises(RefreshFailedError, match=why):
         task.go_on(payload)
-    assert task.operator is not None
     assert task.operator.stalled_tries == 0
     assert task.store.get("rfr")["tables"]["raw.items"]["generation"] == 1
     assert task.store.get(STATE_KEY) is None
@@ -211,7 +178,6 @@ def test_a_try_that_brought_nothing_is_known_to_have_stalled(yarn: ResourceManag
         payload = follow(task.defer())
         with pytest.raises(RefreshFailedError, match="with exit code 1"):
             task.go_on(payload)
-        assert task.operator is not None
         assert task.operator.stalled_tries == stalled
 
 
@@ -222,62 +188,13 @@ def test_a_worker_that_died_after_the_submit_finds_its_driver_again(yarn: Resour
     assert task.go_on(follow(trigger))["attempts"] == 1
 
 
-def test_a_configuration_that_only_the_driver_can_judge_fails_for_good(yarn: ResourceManager, task: Task) -> None:
-    wrong = {"source": {"class": "tests.unit.refresh.paged_sources:Nobody"}, "streams": ["numbers"]}
-    payload = follow(task.defer(**wrong))
-    assert payload["driver"]["exit_code"] == 2
-    with pytest.raises(AirflowFailException, match="with exit code 2.*; correct it and clear the task$"):
-        task.go_on(payload, **wrong)
-
-
-def test_a_run_that_took_the_table_over_fails_the_first_one_for_good(
-    yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
-) -> None:
-    api.set_faults(HOLD)
-    first = task.defer(options={"concurrency": 2, "round_seconds": 1})
-    wait_until(lambda: (status := read_status(lake.settings, "raw.items")) is not None and status.pages >= 20)
-    second = Task("second")
-    taking = second.defer(options={"concurrency": 4, "round_seconds": 1, "on_busy": "take_over"})
-    wait_until(lambda: (status := read_status(lake.settings, "raw.items")) is not None and status.epoch == 2)
-    api.set_faults()
-    payload = follow(first)
-    assert payload["driver"]["exit_code"] == 3
-    with pytest.raises(AirflowFailException, match="another run refreshes this table; let it finish"):
-        task.go_on(payload)
-    assert second.go_on(follow(taking))["generation"] == 1
-    assert lake.rows("raw.items").num_rows == 2000
-
-
-def test_execution_timeout_ends_the_driver_and_the_next_try_resumes(
-    yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
-) -> None:
-    api.set_faults(HOLD)
-    before = datetime.now(timezone.utc)
-    trigger = task.defer(options={"concurrency": 4, "round_seconds": 1}, execution_timeout=timedelta(hours=1))
-    after = datetime.now(timezone.utc)
-    assert trigger.deadline is not None
-    start = datetime.fromisoformat(trigger.deadline) - timedelta(hours=1)
-    assert before <= start
-    assert start - before < after - start, "the submit is part of the task's time"
-    api.wait_for_pages(20)
-    trigger.deadline = datetime.now(timezone.utc).isoformat()
-    payload = follow(trigger)
-    assert yarn.newest[1].exit_code == 137
-    api.set_faults()
-    with pytest.raises(AirflowTaskTimeout, match="ran out of execution_timeout"):
-        task.go_on(payload)
-    assert task.go_on(follow(task.defer()))["generation"] == 1
-    assert lake.rows("raw.items").num_rows == 2000
-
-
 def test_a_driver_on_the_worker_is_waited_for_and_one_line_says_why(
     yarn: ResourceManager, task: Task, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"].partition(":")[2])
     monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps({"conn_type": "spark", "host": "local[2]"}))
-    operator = task.make(deploy_mode=None)
     with caplog.at_level("INFO"):
-        assert task._call(operator.execute)["rows"] == 2000
+        assert task.run(deploy_mode=None)["rows"] == 2000
     assert caplog.text.count("Not deferred, although deferrable is set: the driver runs on this worker") == 1
 
 
@@ -302,5 +219,5 @@ def test_what_keeps_a_refresh_from_being_deferred_is_told_before_the_submit(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
     with pytest.raises(AirflowFailException, match=problem):
-        task._call(task.make(**arguments).execute)
+        task.run(**arguments)
     assert not yarn.drivers

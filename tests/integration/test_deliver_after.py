@@ -117,7 +117,7 @@ def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
 def test_the_ready_dag_is_skipped_without_a_triggers_file_and_fails_for_a_named_one_that_is_missing(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ready = importlib.import_module("tests.integration.dags.delivering").dag
+    ready = importlib.import_module("tests.integration.dags.ready").deliver_webhooks
     [skipped] = ready.test().get_task_instances()
     assert skipped.state == "skipped"
     assert "Nothing to deliver: " in capfd.readouterr().out

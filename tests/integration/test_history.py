@@ -37,37 +37,16 @@ def told(lake: Lake, folder: Path, table: str, *order: str) -> list[dict[str, An
     return sorted(lake.rows(table).to_pylist(), key=lambda row: [row[name] for name in order])
 
 
-def test_attempts_and_commits_are_told_once_each_and_what_was_missed_is_told_later(
-    runner: Runner, lake: Lake, api: SampleApi, tmp_path: Path
-) -> None:
-    source = shop(api) | {"secrets": {"api_key": CANARY}}
-    store = store_url(tmp_path)
-    runner.run(runner.config(source=source, streams=["customers"], store=store))
-    assert not lake.has(_REFRESHES), "where there are no such tables, nothing is told and nothing fails"
-    deploy_logs(lake, tmp_path)
-    second = runner.run(runner.config(source=source, streams=["customers"], store=store)).figures
-    (attempt,) = told(lake, tmp_path, _REFRESHES, "generation")
-    assert (attempt["outcome"], attempt["target"], attempt["stream"]) == ("published", "raw.customers", "customers")
-    assert (attempt["generation"], attempt["epoch"]) == (2, second["epoch"])
-    assert (attempt["published_rows"], attempt["previous_rows"], attempt["error"]) == (30, 30, None)
-    first_commit, second_commit = told(lake, tmp_path, _COMMITS, "sequence")
-    assert (first_commit["generation"], second_commit["generation"]) == (1, 2)
-    assert second_commit["snapshot_id"] == second["snapshot_id"] == attempt["snapshot_id"]
-    assert second_commit["bindings"] == [
-        {"table": "raw.customers", "collection": "customers", "documents": 30, "bytes": second_commit["bytes"]}
-    ]
-
-
-def test_a_failed_attempt_is_told_with_its_partitions_and_without_secrets(
+def test_a_failed_attempt_and_a_commit_are_told_with_what_they_read_and_without_secrets(
     runner: Runner, lake: Lake, api: SampleApi, tmp_path: Path
 ) -> None:
     deploy_logs(lake, tmp_path)
     api.set_faults({"kind": "error", "status": 403, "path": "/partitions/3/items"})
-    source = shop(api, partitions=8, page_size=25)
+    source = shop(api, partitions=8, page_size=25) | {"secrets": {"api_key": CANARY}}
     document = runner.config(source=source, streams=["items"], target="raw.items", store=store_url(tmp_path))
     runner.run(document, expect=1)
     api.set_faults()
-    runner.run(document)
+    figures = runner.run(document).figures
     failed, published = told(lake, tmp_path, _REFRESHES, "epoch")
     assert (failed["outcome"], published["outcome"]) == ("failed", "published")
     assert failed["generation"] == published["generation"] == 1
@@ -75,4 +54,10 @@ def test_a_failed_attempt_is_told_with_its_partitions_and_without_secrets(
     (failure,) = failed["failures"]
     assert "403" in failure["reason"]
     assert failed["error_type"] == "RefreshFailedError"
-    assert len(told(lake, tmp_path, _COMMITS, "sequence")) == 1
+    assert (published["target"], published["stream"], published["epoch"]) == ("raw.items", "items", figures["epoch"])
+    assert (published["published_rows"], published["error"]) == (4000, None)
+    (commit,) = told(lake, tmp_path, _COMMITS, "sequence")
+    assert commit["snapshot_id"] == published["snapshot_id"] == figures["snapshot_id"]
+    counts = {"documents": 4000, "bytes": commit["bytes"]}
+    assert commit["bindings"] == [{"table": "raw.items", "collection": "items", **counts}]
+    assert CANARY not in str([failed, published, commit])

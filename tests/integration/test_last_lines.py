@@ -52,7 +52,7 @@ def test_a_jvm_that_is_killed_is_told_as_that_and_nobody_waits_for_its_driver(
     assert (outcome.code, error["type"]) == (FAILED, "SparkJobError"), outcome.output[-3000:]
     assert error["message"].startswith("Spark: the JVM died (killed, often for memory")
     status = read_status(lake.settings, "raw.items")
-    assert status is not None and status.ended_at is not None
+    assert status.ended_at is not None
     assert (status.error or "").startswith("SparkJobError: Spark: the JVM died")
 
 
@@ -64,4 +64,4 @@ def test_a_stop_that_takes_spark_along_ends_as_stopped(lake: Lake, runner: Runne
     assert outcome.figures["error"]["type"] == "RefreshStoppedError", outcome.output[-3000:]
     assert "the next attempt continues" in outcome.figures["error"]["message"]
     status = read_status(lake.settings, "raw.items")
-    assert status is not None and status.ended_at is not None
+    assert status.ended_at is not None

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from moto.server import ThreadedMotoServer
 from sqlalchemy.engine import make_url
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -19,12 +18,13 @@ from tests.integration.lossy_proxy import (
     FAULTS,
     LOST_THEN_REFUSED,
     LossyProxy,
+    PostgresProxy,
     commits_to_glue,
     commits_to_rest,
-    lossy_postgres,
 )
+from tests.integration.object_store import moto_server
 from tests.integration.postgres import PostgresServer
-from tests.integration.rest_catalog import RestCatalogServer
+from tests.integration.rest_catalog import rest_catalog
 from tests.strict_commits import KINDS, CommitKind
 
 SHORT_WAIT = {"rfr.read-timeout": "5"}
@@ -49,11 +49,9 @@ def name() -> str:
 
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LossyProxy]:
-    with RestCatalogServer(tmp_path_factory.mktemp("rest")) as server:
-        port = urlsplit(server.properties["uri"]).port
-        assert port is not None
-        with LossyProxy(port, commits_to_rest) as proxy:
-            yield proxy
+    folder = tmp_path_factory.mktemp("rest")
+    with rest_catalog(folder) as server, LossyProxy(server.port, commits_to_rest) as proxy:
+        yield proxy
 
 
 @pytest.mark.parametrize(("kind", "fault"), CASES)
@@ -68,14 +66,8 @@ def test_a_commit_to_a_rest_catalog(rest: LossyProxy, name: str, kind: CommitKin
 
 @pytest.fixture(scope="module")
 def glue() -> Iterator[LossyProxy]:
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    try:
-        with LossyProxy(port, commits_to_glue) as proxy:
-            yield proxy
-    finally:
-        server.stop()
+    with moto_server() as (_, port), LossyProxy(port, commits_to_glue) as proxy:
+        yield proxy
 
 
 @pytest.mark.parametrize("fault", [pytest.param(LOST_THEN_REFUSED, marks=pytest.mark.gate), "reset", "half", "silent"])
@@ -96,8 +88,7 @@ def test_a_commit_to_glue(glue: LossyProxy, tmp_path: Path, name: str, kind: Com
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_commit_to_postgresql(postgres: PostgresServer, tmp_path: Path, name: str, kind: CommitKind) -> None:
     uri = make_url(postgres.new_database())
-    assert uri.port is not None
-    with lossy_postgres(uri.port) as proxy:
+    with closing(PostgresProxy(uri.port)) as proxy:
         address = uri.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
         settings = LakeSettings("rfr", {"type": "sql", "uri": address, "warehouse": f"file://{tmp_path}/warehouse"})
         commit = kind.prepare(open_catalog(settings), name)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,14 +14,14 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog, spark_sql_settings
+from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
-from tests.integration.conftest import ROOT, Lake, Runner, shop
+from tests.integration.conftest import Lake, Runner, shop
 from tests.integration.postgres import PostgresServer
 from tests.integration.sources import checksum_of
-from tests.soon import PATIENCE
+from tests.integration.users_spark import run_on_spark
 
 STRANGER, DELETED = -1, 7  # rows that Spark SQL adds and deletes
 
@@ -56,14 +52,7 @@ class PollingReader(threading.Thread):
 
 
 SPARK_SQL = """
-import json, sys
-from pyspark.sql import SparkSession
-
-settings, catalog, first = json.loads(sys.stdin.read())
-builder = SparkSession.builder.master("local[2]").appName("a user's notebook").config("spark.ui.enabled", "false")
-for name, value in settings.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
+catalog, first = argument
 table = f"{catalog}.raw.orders"
 rows = spark.sql(f"select count(*), count(distinct id) from {table} where ship_to.zip is not null").first()
 kinds = {field.name: field.dataType.simpleString() for field in spark.table(table).schema}
@@ -87,33 +76,11 @@ print(json.dumps(found, default=str))
 """
 
 
-def spark_sql(lake: LakeSettings, first: int) -> dict[str, Any]:
-    """Read and change the lake in a session as a user would start it.
-
-    :param first: the oldest snapshot of the table ``raw.retyped``
-    """
-    ended = subprocess.run(
-        [sys.executable, "-c", SPARK_SQL],
-        input=json.dumps([spark_sql_settings(lake), lake.name, first]),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-    )
-    if "unresolved dependency" in ended.stderr + ended.stdout and not os.environ.get("CI"):
-        pytest.skip("Iceberg's runtime can't be had from Maven here")
-    assert ended.returncode == 0, ended.stderr[-5000:]
-    return dict(json.loads(ended.stdout.strip().splitlines()[-1]))
-
-
 def duckdb_rows(lake: Lake, table: str, columns: str) -> list[tuple[Any, ...]]:
     """What DuckDB reads, without the network."""
     connection = duckdb.connect()
     for name in ("avro", "iceberg"):
         spec = importlib.util.find_spec(f"duckdb_extension_{name}")
-        assert spec is not None
-        assert spec.origin is not None
         extension = next(Path(spec.origin).parent.rglob(f"{name}.duckdb_extension"))
         connection.execute(f"INSTALL '{extension}'")
         connection.execute(f"LOAD {name}")
@@ -203,7 +170,7 @@ def story(request: pytest.FixtureRequest, api: SampleApi, tmp_path_factory: pyte
         story = Story(lake, api.truth("/orders")["ids"])
         runner.run(config)
         story.first = checksum_of(lake.rows("raw.orders"))
-        story.change(spark_sql(lake.settings, publish_retyped(lake)))
+        story.change(run_on_spark(lake.settings, SPARK_SQL, [lake.name, publish_retyped(lake)]))
         api.set_faults({"kind": "edit", "path": "/orders"})
         story.publish_again(runner, config)
         yield story

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,14 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
-from moto.server import ThreadedMotoServer
 
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.sample_api.client import SampleApi
-from tests.integration.airflow_tasks import execute, items_operator, set_connections
+from tests.integration.airflow_tasks import Onlooker, execute, items_operator, set_connections
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, kill_group, shop
+from tests.integration.object_store import moto_server
 from tests.soon import soon
 
 KEY_ID = "canary-id-8f21"
@@ -94,14 +93,8 @@ class Requests(logging.Handler):
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
+    with moto_server() as (host, port):
         yield f"http://{host}:{port}"
-    finally:
-        server.stop()
 
 
 @pytest.fixture
@@ -181,24 +174,10 @@ def test_a_small_object_is_stored_in_one_request_which_leaves_no_parts_when_it_i
     assert files.read_footer(f"s3://{BUCKET}/some/object") is None
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param("after the first flush", marks=pytest.mark.full),
-        pytest.param("before a ledger commit", marks=pytest.mark.full),
-        "before the target commit",
-    ],
-)
-def test_a_kill_at_a_named_place_on_s3_is_gone_on_with(place: str, lake: Lake, runner: Runner, api: SampleApi) -> None:
+def test_a_kill_in_the_publish_on_s3_is_gone_on_with(lake: Lake, runner: Runner, api: SampleApi) -> None:
     config = items(runner, api)
-    if place == "after the first flush":
-        # A place inside a task is reached in the driver, so it reads there, and for more than the second of a flush.
-        document = json.loads(config.read_text())
-        config.write_text(json.dumps({**document, "options": {**OPTIONS, "head_start": True}}))
-        api.set_faults({"kind": "latency", "path": "/partitions/*", "seconds": 0.5})
-    runner.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": place}, expect=-9)
+    runner.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": "before the target commit"}, expect=-9)
     assert not lake.has("raw.items")
-    api.set_faults()
     figures = runner.run(config).figures
     assert_whole(lake, api)
     assert (figures["generation"], figures["attempts"]) == (1, 2)
@@ -228,33 +207,6 @@ def connections(lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> 
     set_connections(monkeypatch, lake, api, lake_extra=extra)
 
 
-class Onlooker:
-    """Keeps the command lines and environments of all that this process starts, as another user of the machine and
-    as a child of the driver could see them."""
-
-    def __init__(self) -> None:
-        self.seen: dict[int, str] = {}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Onlooker:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._done.wait(0.1):
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    text = " ".join([*process.cmdline(), *map(str, process.environ().items())])
-                except psutil.Error:
-                    continue
-                self.seen[process.pid] = self.seen.get(process.pid, "") + text
-
-
 def run_operator(**arguments: Any) -> dict[str, Any]:
     """One try of one run, as the task runner would make it."""
     # All of Spark's settings go to the log, and the event log keeps them and the jobs' properties.
@@ -273,7 +225,7 @@ def test_the_stores_secret_key_is_seen_nowhere(
 ) -> None:
     events = tmp_path / "events"
     events.mkdir()
-    with Onlooker() as onlooker:
+    with Onlooker(lambda: psutil.Process().children(recursive=True)) as onlooker:
         log = {"enabled": "true", "dir": f"file://{events}", "compress": "false"}
         result = run_operator(conf={f"spark.eventLog.{key}": value for key, value in log.items()})
     assert_whole(lake, api)

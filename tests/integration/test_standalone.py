@@ -6,20 +6,18 @@ import platform
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from airflow.exceptions import AirflowFailException
 
 from airflow_provider_rfr.operators.submit import zip_package
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
-from tests.integration.airflow_tasks import execute, items_operator, set_connections
-from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, figures_of, is_alive, kill_group
+from tests.integration.airflow_tasks import Onlooker, execute, items_operator, set_connections
+from tests.integration.conftest import Lake, Runner, assert_whole, figures_of, is_alive, kill_group
 from tests.integration.standalone import EXECUTORS_NEED, ClusterRunner, Standalone, executor_python, executor_settings
 from tests.soon import PATIENCE, SOON, wait_until
 
@@ -147,24 +145,6 @@ def test_a_driver_that_is_killed_in_a_round_is_gone_on_with(
     assert again <= 2 * OPTIONS["concurrency"]
 
 
-@pytest.mark.parametrize(
-    "place", [pytest.param("before the target commit", marks=pytest.mark.full), "after the target commit"]
-)
-def test_a_driver_that_is_killed_in_the_publish_fetches_no_page_again(
-    place: str, submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
-) -> None:
-    config = items(submitter, slow_api)
-    submitter.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": place}, expect=None)
-    assert lake.has("raw.items") is (place == "after the target commit")
-    before = slow_api.counts(path="/partitions/*")
-    cluster.wait_until_idle()
-    figures = submitter.run(config).figures
-    assert_whole(lake, slow_api)
-    assert figures["generation"] == 1
-    assert slow_api.counts(path="/partitions/*")["pages"] == before["pages"]
-    assert slow_api.counts(path="/partitions/*")["refetched"] == before["refetched"]
-
-
 def failure_of(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
     """Return type and message of the error that the application ended with."""
     output, _ = process.communicate(timeout=PATIENCE)
@@ -224,45 +204,16 @@ def connections(cluster: Standalone, lake: Lake, slow_api: SampleApi, monkeypatc
     set_connections(monkeypatch, lake, slow_api, {"conn_type": "spark", "host": host, "port": int(port)})
 
 
-def run_operator(python: Path, **arguments: Any) -> dict[str, Any]:
-    """One try of one run, as the task runner would make it."""
-    return execute(items_operator(CONFIG, OPTIONS, conf=executor_settings(python), **arguments))
-
-
 def test_the_operator_refreshes_on_a_cluster_and_no_executor_gets_the_drivers_java_options(
     connections: None, cluster: Standalone, python: Path, slow_api: SampleApi, lake: Lake
 ) -> None:
-    commands: dict[int, list[str]] = {}
     earlier = {one.pid for one in cluster.executors()}
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.1):
-            for one in cluster.executors():
-                try:
-                    commands[one.pid] = [*one.cmdline(), *one.environ().values()]
-                except psutil.Error:
-                    continue
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        result = run_operator(python)
-    finally:
-        done.set()
-        watcher.join()
+    with Onlooker(cluster.executors) as onlooker:
+        # One try of one run, as the task runner would make it.
+        result = execute(items_operator(CONFIG, OPTIONS, conf=executor_settings(python)))
     assert_whole(lake, slow_api)
     assert (result["generation"], result["attempts"], result["pages"]) == (1, 1, PARTITIONS * PAGES)
-    own = [command for pid, command in commands.items() if pid not in earlier]
+    own = [seen for pid, seen in onlooker.seen.items() if pid not in earlier]
     assert len(own) >= 2
-    for command in own:
-        text = " ".join(command)
+    for text in own:
         assert not any(option in text for option in ("TieredStopAtLevel", "UseSerialGC", "SharedArchiveFile", ".jsa"))
-
-
-def test_a_driver_in_a_standalone_cluster_is_refused_in_words_that_say_what_to_do(
-    connections: None, python: Path, slow_api: SampleApi
-) -> None:
-    with pytest.raises(AirflowFailException, match="a standalone cluster runs no Python driver; use client"):
-        run_operator(python, deploy_mode="cluster")
-    assert slow_api.counts(path="/partitions/*")["requests"] == 0

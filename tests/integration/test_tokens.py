@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from tests.integration.conftest import Lake, Runner
+from tests.webhook_receiver import Received, Receiver, Reply
 
 PAGES, PARTITIONS, ROWS = 6, 6, 10
 FAILED = 1
@@ -25,40 +24,24 @@ class Api:
     :ivar premature: how many of them replaced a token that was still good
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: Receiver) -> None:
+        self.url = f"http://127.0.0.1:{server.port}"
         self.redeemed: list[str] = []
         self.premature = 0
         self.pages: int | None = None
         self._valid = ""
         self._lock = threading.Lock()
-        api = self
+        server.answers_by(self._reply)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def _reply(self, request: Received) -> Reply:
+        with self._lock:
+            status, body = self._answer(request)
+        return Reply(status, json.dumps(body).encode())
 
-            def do_GET(self) -> None:
-                sent = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-                with api._lock:
-                    status, body = api.answer(urlsplit(self.path), self.headers, sent)
-                content = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_POST = do_GET
-
-            def log_message(self, *arguments: Any) -> None:
-                return None
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def answer(self, url: Any, headers: Any, sent: str) -> tuple[int, Any]:
-        issued = len(self.redeemed)
+    def _answer(self, request: Received) -> tuple[int, Any]:
+        url, issued = urlsplit(request.path), len(self.redeemed)
         if url.path == "/token":
-            refresh_token = dict(parse_qsl(sent)).get("refresh_token", "login")
+            refresh_token = dict(parse_qsl(request.body.decode())).get("refresh_token", "login")
             self.redeemed.append(refresh_token)
             self.premature += self._valid != ""
             if refresh_token not in ("login", f"refresh-canary-{issued}"):
@@ -67,25 +50,20 @@ class Api:
             return 200, {"access_token": self._valid, "refresh_token": f"refresh-canary-{issued + 1}"}
         if self.pages == 0:
             self._valid, self.pages = "", None
-        if (headers.get("Authorization") or headers.get("X-Session") or "").removeprefix("Bearer ") != self._valid:
+        sent = request.headers.get("authorization") or request.headers.get("x-session") or ""
+        if sent.removeprefix("Bearer ") != self._valid:
             return 401, {"error": "token expired"}
         if self.pages is not None:
             self.pages -= 1
-        query = parse_qs(url.query)
-        page, first = int(query.get("page", ["1"])[0]), 1000 * int(query["parent"][0])
+        query = dict(parse_qsl(url.query))
+        page, first = int(query.get("page", "1")), 1000 * int(query["parent"])
         rows = range((page - 1) * ROWS, page * ROWS) if page <= PAGES else ()
         return 200, {"data": [{"id": first + number} for number in rows]}
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
 
 @pytest.fixture
-def tokens() -> Iterator[Api]:
-    server = Api()
-    yield server
-    server.close()
+def tokens(server: Receiver) -> Api:
+    return Api(server)
 
 
 ROTATING = {

@@ -16,6 +16,7 @@ from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from tests import forked
 from tests.integration import webhook_program
+from tests.integration.conftest import Lake
 from tests.soon import SOON, wait_until
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
@@ -29,12 +30,8 @@ class Scene:
     """A lake, a store, endpoints, and processes that work with them."""
 
     folder: Path
-    stores: list[str]
+    store: str
     endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def store(self) -> str:
-        return self.stores[0]
 
     def endpoint(self, name: str, url: str, **more: Any) -> None:
         payload = {"id": "{{delivery_id}}", "commits": "{{merged_commits}}", "last": "{{commit_id}}"}
@@ -43,11 +40,7 @@ class Scene:
         self.endpoints[name] = {"url": url, **common, **more}
 
     def task(self, *steps: tuple[Any, ...], kill: str | None = None) -> dict[str, Any]:
-        lake = {
-            "type": "sql",
-            "uri": f"sqlite:///{self.folder}/catalog.db",
-            "warehouse": f"file://{self.folder}/warehouse",
-        }
+        lake = Lake(self.folder).properties
         triggers = {"config": self.endpoints}
         return {"lake": lake, "store": self.store, "steps": steps, "kill": kill, "triggers": triggers}
 
@@ -68,18 +61,12 @@ class Scene:
         store.close()
         return states
 
-    def lose_store(self) -> None:
-        self.stores.pop(0)
-
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.gate), "postgres"])
 def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Receiver) -> Scene:
-    if request.param == "sqlite":
-        stores = [f"sqlite:///{tmp_path}/{number}.db" for number in range(2)]
-    else:
-        postgres = request.getfixturevalue("postgres")
-        stores = [postgres.new_database() for _ in range(2)]
-    scene = Scene(tmp_path, stores)
+    is_sqlite = request.param == "sqlite"
+    store = f"sqlite:///{tmp_path}/store.db" if is_sqlite else request.getfixturevalue("postgres").new_database()
+    scene = Scene(tmp_path, store)
     scene.endpoint("hook", server.url)
     return scene
 
@@ -176,24 +163,6 @@ def test_a_dead_endpoint_costs_the_living_one_no_second_call(scene: Scene, serve
             forked.exit_code(process)
     assert server.ids == [ID]
     assert set(silent.ids) == {delivery_id("commit-1", "dead")}
-
-
-def test_a_lost_control_store_repeats_the_same_ids(scene: Scene, server: Receiver) -> None:
-    scene.run(("commit", 1), ("enqueue",), ("commit", 2, 3), ("enqueue",), ("deliver",))
-    before = list(server.ids)
-    scene.lose_store()
-    scene.run(*AGAIN)
-    assert sorted(server.ids[len(before) :]) == sorted(before)
-    assert len(set(before)) == 3
-
-
-def test_a_lost_store_and_a_sigkill_lose_nothing_together(scene: Scene, server: Receiver) -> None:
-    scene.run(("commit", 1), ("enqueue",))
-    scene.killed(("commit", 2), ("enqueue",), at="before the rows")
-    scene.lose_store()
-    scene.killed(*AGAIN, at="in the rows' transaction")
-    scene.run(*AGAIN)
-    assert sorted(server.ids) == sorted(delivery_id(f"commit-{n}", "hook") for n in (1, 2))
 
 
 @pytest.mark.parametrize(

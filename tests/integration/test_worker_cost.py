@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.soon import PATIENCE
+from tests.integration.conftest import run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 JOBS = 20
 PROGRAM = f"""
 import psutil
@@ -36,7 +31,5 @@ cluster.context.stop()
 
 @pytest.mark.gate
 def test_a_job_of_two_tasks_that_do_nothing_costs_the_workers_next_to_no_cpu() -> None:
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_python("-c", PROGRAM)
     assert float(done.stdout.splitlines()[-1]) < 0.05

@@ -1,13 +1,7 @@
-"""Commits, enqueues and delivers, and is killed by SIGKILL at a named place; run as a process by the crash tests.
-
-``kill`` names the place: there it kills itself as the kernel would, with no handler and no finally.
-"""
+"""Commits, enqueues and delivers, and is killed by SIGKILL at the place ``kill``; run as a process by crash tests."""
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -21,53 +15,32 @@ from airflow_provider_rfr.webhooks import dispatcher, outbox
 from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, EndpointWorker
 from airflow_provider_rfr.webhooks.operations import DeliverySummary
+from tests.kill_points import die, intercept
 from tests.soon import PATIENCE
 from tests.webhook_receiver import LAKE, TABLE, events
 
 
-def _die(*args: Any, **kwargs: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _around(owner: Any, name: str, *, before: bool) -> None:
-    original = getattr(owner, name)
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if before:
-            _die()
-        original(*args, **kwargs)
-        _die()
-
-    setattr(owner, name, wrapped)
-
-
-def _after_settling(original: Callable[..., None]) -> Callable[..., None]:
-    def add(tally: DeliverySummary, results: Any, lost: Any) -> None:
-        if results:
-            _die()
-        original(tally, results, lost)
-
-    return add
+def _die_with_results(summary: DeliverySummary, results: Any, lost: Any) -> None:
+    # It is told of empty results, too.
+    if results:
+        die()
 
 
 def _install(place: str, catalog: Any) -> None:
     """Let it die at the place."""
-    wrapped: dict[str, tuple[Any, str, bool]] = {
-        "before the commit": (catalog, "commit_table", True),
-        "after the commit": (catalog, "commit_table", False),
-        "before the rows": (deliveries, "add_deliveries", True),
-        "in the rows' transaction": (deliveries, "add_deliveries", False),
-        "after the rows": (outbox, "enqueue_commits", False),
-        "in the claim's transaction": (dispatcher, "claim", False),
-        "after the claim": (EndpointWorker, "put", True),
-        "after the answer": (dispatcher, "settle", True),
-        "in the settlement's transaction": (dispatcher, "settle", False),
-    }
-    if place == "after the settlement":
-        DeliverySummary.add = _after_settling(DeliverySummary.add)  # type: ignore[method-assign]
-    else:
-        owner, name, before = wrapped[place]
-        _around(owner, name, before=before)
+    owner, name, when = {
+        "before the commit": (catalog, "commit_table", "before"),
+        "after the commit": (catalog, "commit_table", "after"),
+        "before the rows": (deliveries, "add_deliveries", "before"),
+        "in the rows' transaction": (deliveries, "add_deliveries", "after"),
+        "after the rows": (outbox, "enqueue_commits", "after"),
+        "in the claim's transaction": (dispatcher, "claim", "after"),
+        "after the claim": (EndpointWorker, "put", "before"),
+        "after the answer": (dispatcher, "settle", "before"),
+        "in the settlement's transaction": (dispatcher, "settle", "after"),
+        "after the settlement": (DeliverySummary, "add", "before"),
+    }[place]
+    intercept(owner, name, **{when: _die_with_results if owner is DeliverySummary else die})
 
 
 def main(task: dict[str, Any]) -> None:

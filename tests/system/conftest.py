@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,17 +26,13 @@ from demo.run import is_driver
 from tests.clusters.yarn import ResourceManager
 from tests.integration.conftest import ROOT, Lake, assert_whole
 from tests.integration.postgres import PostgresServer
-from tests.soon import PATIENCE, wait_until
+from tests.soon import PATIENCE, answers, wait_until
 
 KEY = "canary-7d20b1-key"
 PASSWORD = "canary-aa41f0-password"
 SIZES = Sizes(partitions=8, pages=20, page_records=25)
 LATENCY_MS = 60.0
 wait_for = partial(wait_until, seconds=PATIENCE, every=0.3)
-DAGS = (
-    *("on_demand", "in_time", "on_asset", "mapped", "by_day", "every_minute", "deferred", "beside", "shown"),
-    "resumable_full_refresh",
-)
 LINEAGE = "lineage.jsonl"
 ENDED = frozenset({"success", "failed"})
 SETTINGS = {
@@ -59,16 +54,17 @@ class Story:
     airflow: AirflowStack
     api: SampleApi
     lake: Lake
-    yarn: ResourceManager
+    yarn: ResourceManager | None = None
 
-    def start(self, dag: str, run: str, *, table: str = "items", config: Any = None, **options: Any) -> None:
-        """Trigger a run; ``config`` is the source's."""
-        conf = {
-            "table": table,
-            "config": {"partitions": SIZES.partitions, "page_size": 25, **(config or {})},
-            "options": {"round_seconds": 1, "concurrency": 4, **options},
-        }
+    def trigger(self, dag: str, run: str, **conf: Any) -> None:
+        """Start a run as soon as the DAG was parsed."""
+        self.airflow.wait_for_dag(dag)
         self.airflow.call("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf})
+
+    def start(self, dag: str, run: str, *, table: str = "items", **options: Any) -> None:
+        """Start a run of a DAG that refreshes the sample API's items."""
+        config = {"partitions": SIZES.partitions, "page_size": 25}
+        self.trigger(dag, run, table=table, config=config, options={"round_seconds": 1, "concurrency": 4, **options})
 
     def hold_after(self, pages: int) -> None:
         """Let the API answer so many pages, and no more until its faults are set again."""
@@ -84,24 +80,29 @@ class Story:
             task = self.task(dag, run)
             return task if task["state"] in states else None
 
-        return wait_for(found, describe=lambda: f"not {states}: {self._told(dag, run)}")
-
-    def wait_for_end(self, dag: str, run: str) -> dict[str, Any]:
-        """The task when its run has ended."""
-        wait_for(
-            lambda: self.airflow.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"] in ENDED,
-            describe=lambda: f"it did not end: {self._told(dag, run)}",
+        return wait_for(
+            found, describe=lambda: f"not {states}: {dag} {run}: {self.task(dag, run)}\n{self.log(dag, run)[-3000:]}"
         )
-        return self.task(dag, run)
 
-    def _told(self, dag: str, run: str) -> str:
-        return f"{dag} {run}: {self.task(dag, run)}\n{self.log(dag, run)[-3000:]}"
+    def wait_for_run(self, dag: str, run: str) -> str:
+        """Return a run's state when it has ended."""
 
-    def succeed(self, dag: str, run: str) -> dict[str, Any]:
+        def ended() -> str | None:
+            state = str(self.airflow.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
+            return state if state in ENDED else None
+
+        return str(wait_for(ended, describe=lambda: f"{dag} {run} did not end: {self.log(dag, run)[-3000:]}"))
+
+    def wait_for_end(self, dag: str, run: str, task: str = "refresh") -> dict[str, Any]:
+        """The task when its run has ended."""
+        self.wait_for_run(dag, run)
+        return self.airflow.task(dag, run, task)
+
+    def succeed(self, dag: str, run: str, task: str = "refresh") -> dict[str, Any]:
         """The task of a run that has to end well."""
-        task = self.wait_for_end(dag, run)
-        assert task["state"] == "success", self.log(dag, run)[-6000:]
-        return task
+        ended = self.wait_for_end(dag, run, task)
+        assert ended["state"] == "success", self.log(dag, run)[-6000:]
+        return ended
 
     def clear(self, dag: str, run: str) -> None:
         body = {"dag_run_id": run, "task_ids": ["refresh"], "dry_run": False, "only_failed": False}
@@ -114,8 +115,8 @@ class Story:
         """What Airflow 3.4 does with a clear: the task's state is gone."""
         self.airflow.call("DELETE", f"/dags/{dag}/dagRuns/{run}/taskInstances/refresh/state-store?map_index=-1")
 
-    def result(self, dag: str, run: str) -> dict[str, Any]:
-        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/refresh/xcomEntries/return_value?deserialize=true"
+    def result(self, dag: str, run: str, task: str = "refresh") -> dict[str, Any]:
+        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/xcomEntries/return_value?deserialize=true"
         return dict(self.airflow.call("GET", path)["value"])
 
     def links(self, dag: str, run: str) -> dict[str, str | None]:
@@ -132,6 +133,11 @@ class Story:
     def log(self, dag: str, run: str) -> str:
         folder = self.airflow.home / "logs" / f"dag_id={dag}" / f"run_id={run}"
         return "\n".join(file.read_text(errors="replace") for file in sorted(folder.rglob("*.log")))
+
+    def files_with(self, *texts: str) -> list[Path]:
+        """Files of Airflow, of the lake and of the control store that hold one of the texts in plain."""
+        files = [path for path in (*self.airflow.home.rglob("*"), *self.lake.folder.rglob("*")) if path.is_file()]
+        return [path for path in files if any(text.encode() in path.read_bytes() for text in texts)]
 
     def assert_whole(self, table: str) -> None:
         assert_whole(self.lake, self.api, table)
@@ -168,12 +174,36 @@ def connections(api: SampleApi, lake: Lake) -> dict[str, dict[str, Any]]:
     """Return the connections that the DAGs of all tests use, by id."""
     extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
     of_lake = {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra}
+    shop = {"conn_type": "rfr_api", "host": api.base_url, "password": KEY}
+    spark = {"conn_type": "spark", "host": "local[2]"}
     return {
-        "spark_default": {"conn_type": "spark", "host": "local[2]"},
-        "shop": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
+        "spark_default": spark,
+        "shop": shop,
         "lake": of_lake,
+        "rfr_api_default": shop,
         "rfr_lake_default": of_lake,
     }
+
+
+@contextmanager
+def new_airflow(
+    folder: Path, postgres: PostgresServer, dags: Iterable[Path], settings: Mapping[str, str], **more: Any
+) -> Iterator[Story]:
+    """Run an Airflow with these DAG files, the sample API, and an empty lake in the folder.
+
+    :param more: connections
+    """
+    lake, home = Lake(folder), folder / "airflow"
+    home.mkdir()
+    (folder / "dags").mkdir(exist_ok=True)
+    for file in dags:
+        (folder / "dags" / file.name).symlink_to(file)
+    settings = {**SETTINGS, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.new_database(), **settings}
+    with (
+        SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api,
+        AirflowStack(home, folder / "dags", {**connections(api, lake), **more}, settings) as airflow,
+    ):
+        yield Story(airflow, api, lake)
 
 
 @pytest.fixture(scope="session")
@@ -184,70 +214,55 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def stack(
-    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
-) -> Iterator[tuple[AirflowStack, SampleApi, Lake, ResourceManager]]:
+def stack(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("system")
-    lake = Lake(folder)
-    home = folder / "airflow"
-    home.mkdir()
-    dags = folder / "dags"
-    dags.mkdir()
     ready = (ROOT / "dags" / f"{name}.py" for name in ("full_refresh", "deliver_webhooks", "try_webhook"))
-    for file in (*(Path(__file__).parent / "dags").glob("*.py"), *ready):
-        (dags / file.name).symlink_to(file)
-    with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api, ResourceManager(folder / "cluster") as yarn:
-        used = {
-            **connections(api, lake),
-            "rfr_api_default": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
-            "yarn": {
-                "conn_type": "spark",
-                "host": "yarn",
-                "extra": {"yarn_resourcemanager_webapp_address": yarn.url, "spark-binary": "spark3-submit"},
-            },
-        }
+    with ResourceManager(folder / "cluster") as yarn:
         # A name of its own: the other DAGs submit with the real one.
         submit = yarn.install(folder / "bin", "spark3-submit")
-        transport = {"type": "file", "log_file_path": str(home / LINEAGE), "append": True}
+        extra = {"yarn_resourcemanager_webapp_address": yarn.url, "spark-binary": "spark3-submit"}
+        transport = {"type": "file", "log_file_path": str(folder / "airflow" / LINEAGE), "append": True}
         settings = {
-            **SETTINGS,
             # No DAG file changes here, and parsing all of them again takes a core from what is tested.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.new_database(),
             "AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS": "127.0.0.1",
             "PATH": f"{Path(sys.executable).parent}:{submit}:{os.environ['PATH']}",
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
             "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",
         }
-        with AirflowStack(home, dags, used, settings) as airflow:
-            airflow.call("POST", "/pools", {"name": "narrow", "slots": 1})
-            for dag in DAGS:
-                airflow.wait_for_dag(dag)
+        dags = (*(Path(__file__).parent / "dags").glob("*.py"), *ready)
+        connection = {"conn_type": "spark", "host": "yarn", "extra": extra}
+        with new_airflow(folder, postgres, dags, settings, yarn=connection) as story:
+            story.yarn = yarn
+            story.airflow.call("POST", "/pools", {"name": "narrow", "slots": 1})
+            for dag in ("on_demand", "resumable_full_refresh", "deliver_webhooks"):
+                story.airflow.wait_for_dag(dag)
             # It has a schedule, and its own test is its only business here.
-            airflow.wait_for_dag("deliver_webhooks")
-            airflow.call("PATCH", "/dags/deliver_webhooks", {"is_paused": True})
-            yield airflow, api, lake, yarn
+            story.airflow.call("PATCH", "/dags/deliver_webhooks", {"is_paused": True})
+            yield story
 
 
 @pytest.fixture
-def story(stack: tuple[AirflowStack, SampleApi, Lake, ResourceManager]) -> Iterator[Story]:
-    airflow, api, lake, yarn = stack
-    api.reset()
-    yield Story(airflow, api, lake, yarn)
-    api.set_faults()
+def story(stack: Story) -> Iterator[Story]:
+    stack.api.reset()
+    yield stack
+    stack.api.set_faults()
 
 
 @contextmanager
-def api_server(airflow: AirflowStack, people: Mapping[str, str]) -> Iterator[str]:
-    """One more API server of the same Airflow, which wants :data:`PASSWORD`; yields its address.
+def api_server(
+    airflow: AirflowStack, people: Mapping[str, str], password: str = PASSWORD, **settings: str
+) -> Iterator[str]:
+    """One more API server of the same Airflow, which wants the password; yields its address.
 
     :param people: role by name
     """
     port, passwords = free_port(), airflow.home / "passwords.json"
     url = f"http://127.0.0.1:{port}"
-    passwords.write_text(json.dumps(dict.fromkeys(people, PASSWORD)))
+    passwords.write_text(json.dumps(dict.fromkeys(people, password)))
     environment = {
         **airflow.environment,
+        **settings,
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in people.items()),
@@ -268,11 +283,3 @@ def api_server(airflow: AirflowStack, people: Mapping[str, str]) -> Iterator[str
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
             passwords.unlink()
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False

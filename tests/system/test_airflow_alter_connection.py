@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import psutil
 import pytest
 
 from airflow_provider_rfr.sample_api.client import SampleApi
-from demo.airflow_stack import free_port
 from tests.soon import PATIENCE
-from tests.system.conftest import KEY, LATENCY_MS, SIZES, Story, answers, wait_for
+from tests.system.conftest import KEY, LATENCY_MS, SIZES, Story, api_server, wait_for
 
 CANARY = "canary-63b1f9-token"
 ROTATED = "canary-63b1f9-rotated"
@@ -36,40 +33,22 @@ def api() -> Iterator[SampleApi]:
         yield api
 
 
-def connection(name: str, host: str) -> dict[str, Any]:
-    return {"connection_id": name, "conn_type": "rfr_api", "host": host}
-
-
-def connect(story: Story, name: str, api: SampleApi) -> None:
-    story.airflow.call("POST", "/connections", {**connection(name, api.base_url), "password": CANARY})
-
-
-def start(story: Story, name: str, run: str) -> None:
-    story.airflow.wait_for_dag(f"uses_{name}")
-    conf = {
-        "config": {"partitions": SIZES.partitions, "page_size": 25},
-        "options": {"round_seconds": 1, "concurrency": 4},
-    }
-    body = {"dag_run_id": run, "logical_date": None, "conf": conf}
-    story.airflow.call("POST", f"/dags/uses_{name}/dagRuns", body)
+def connect(story: Story, name: str, api: SampleApi, password: str = KEY, **fields: Any) -> None:
+    """Store a connection in Airflow's database."""
+    body = {"connection_id": name, "conn_type": "rfr_api", "host": api.base_url, "password": password, **fields}
+    story.airflow.call("POST", "/connections", body)
 
 
 def try_to_alter(story: Story, run: str, statement: str, api: str | None = None) -> str:
     """By the operator; returns how its run ended."""
-    story.airflow.wait_for_dag("alter")
-    body = {"dag_run_id": run, "logical_date": None, "conf": {"statement": statement, "api": api}}
-    story.airflow.call("POST", "/dags/alter/dagRuns", body)
-    path = f"/dags/alter/dagRuns/{run}"
-    ends = ("success", "failed")
-    return str(wait_for(lambda: (found := story.airflow.call("GET", path)["state"]) in ends and found))
+    story.trigger("alter", run, statement=statement, api=api)
+    return story.wait_for_run("alter", run)
 
 
 def alter(story: Story, run: str, statement: str, api: str | None = None) -> dict[str, Any]:
     """What the operator returned."""
     assert try_to_alter(story, run, statement, api) == "success", story.log("alter", run)[-4000:]
-    path = f"/dags/alter/dagRuns/{run}"
-    answer = story.airflow.call("GET", f"{path}/taskInstances/alter/xcomEntries/return_value?deserialize=true")
-    return dict(answer["value"])
+    return story.result("alter", run, "alter")
 
 
 def cli(story: Story, *arguments: str, parameters: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -87,19 +66,6 @@ def cli(story: Story, *arguments: str, parameters: dict[str, str] | None = None)
 
 def rows(story: Story, name: str) -> list[int]:
     return sorted(story.lake.rows(f"raw.{name}")["id"].to_pylist())
-
-
-def ended(story: Story, name: str, run: str) -> dict[str, Any]:
-    return story.succeed(f"uses_{name}", run)
-
-
-def kept_in(story: Story, *texts: str) -> list[str]:
-    """Files of Airflow, of the lake and of the control store that hold one of the texts in plain."""
-    places = []
-    for path in (*story.airflow.home.rglob("*"), *story.lake.folder.rglob("*")):
-        if path.is_file() and any(text.encode() in path.read_bytes() for text in texts):
-            places.append(str(path))
-    return places
 
 
 def command_lines(story: Story) -> str:
@@ -121,11 +87,11 @@ def spark_pages(story: Story, name: str, run: str) -> str:
 
 
 def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story: Story, api: SampleApi) -> None:
-    connect(story, "moving", api)
-    story.airflow.call("POST", "/connections", {**connection("staying", story.api.base_url), "password": KEY})
+    connect(story, "moving", api, CANARY)
+    connect(story, "staying", story.api)
     story.hold_after(1)
-    start(story, "moving", "move")
-    start(story, "staying", "move")
+    story.start("uses_moving", "move")
+    story.start("uses_staying", "move")
     api.wait_for_pages(BEGUN, timeout=PATIENCE)
     story.api.wait_for_pages(1, timeout=PATIENCE)
     api.kill()
@@ -138,7 +104,7 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
         wait_for(lambda: moved.counts()["pages"] > 1)
         seconds = time.monotonic() - began
         story.api.set_faults()
-        ended(story, "moving", "move")
+        story.succeed("uses_moving", "move")
         served = moved.counts()
         truth = sorted(moved.truth("/partitions/items")["ids"])
     print(f"went on after {seconds:.1f} s, {served['pages']} pages at the new address")
@@ -148,7 +114,7 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
     assert served["pages"] <= PAGES - BEGUN + ROUND_PAGES
     answer = json.loads(done.stdout)
     assert [dependent["dag_id"] for dependent in answer["dependents"]] == ["uses_moving"]
-    ended(story, "staying", "move")
+    story.succeed("uses_staying", "move")
     stayed = story.result("uses_staying", "move")
     assert (stayed["attempts"], stayed["pages_refetched"]) == (1, 0)
     assert story.task("uses_staying", "move")["try_number"] == 1
@@ -157,8 +123,8 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
 @pytest.mark.gate
 def test_a_refresh_that_was_refused_goes_on_with_the_rotated_token_and_no_secret_is_left_behind(story: Story) -> None:
     with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=CANARY, faults=SILENT) as api:
-        connect(story, "rotating", api)
-        start(story, "rotating", "rotate")
+        connect(story, "rotating", api, CANARY)
+        story.start("uses_rotating", "rotate")
         api.wait_for_pages(BEGUN, timeout=PATIENCE)
         assert CANARY not in command_lines(story) + spark_pages(story, "rotating", "rotate")
         port = api.port
@@ -172,7 +138,7 @@ def test_a_refresh_that_was_refused_goes_on_with_the_rotated_token_and_no_secret
         result = alter(story, "rotate", "ALTER CONNECTION rotating SET (password = SECRET 'variable:rotated')")
         wait_for(lambda: rotated.counts()["pages"] > 1)
         assert ROTATED not in command_lines(story)
-        ended(story, "rotating", "rotate")
+        story.succeed("uses_rotating", "rotate")
         truth = sorted(rotated.truth("/partitions/items")["ids"])
     assert result["options"] == {"password": {"before": "***", "after": "***"}}
     assert [dependent["outcome"] for dependent in result["dependents"]] == ["started"]
@@ -180,49 +146,26 @@ def test_a_refresh_that_was_refused_goes_on_with_the_rotated_token_and_no_secret
     assert story.result("uses_rotating", "rotate")["generation"] == 1
     history = cli(story, "history", "rotating")
     assert "variable:rotated" in history.stdout, history.stderr[-2000:]
-    assert kept_in(story, CANARY, ROTATED) == []
+    assert story.files_with(CANARY, ROTATED) == []
 
 
 def test_a_blind_change_stalls_the_refresh_and_the_next_one_starts_it_before_its_retry_is_due(story: Story) -> None:
-    body = {**connection("waiting", story.api.base_url), "password": KEY}
-    story.airflow.call("POST", "/connections", body)
+    connect(story, "waiting", story.api)
     blind = "ALTER CONNECTION waiting SET (host = 'http://127.0.0.1:9') WITH (VALIDATE = false)"
     assert alter(story, "blind", blind)["result"] == "applied"
     assert story.airflow.call("GET", "/connections/waiting")["host"] == "http://127.0.0.1:9"
-    start(story, "waiting", "wait")
+    story.start("uses_waiting", "wait")
     wait_for(lambda: story.task("uses_waiting", "wait")["state"] == "up_for_retry")
     assert "uses_waiting.refresh (wait): it failed (" in cli(story, "dependents", "waiting").stdout
     result = alter(story, "repair", f"ALTER CONNECTION waiting SET (host = '{story.api.base_url}')")
     assert [dependent["outcome"] for dependent in result["dependents"]] == ["started"]
-    ended(story, "waiting", "wait")
+    story.succeed("uses_waiting", "wait")
     assert rows(story, "waiting") == sorted(story.api.truth("/partitions/items")["ids"])
-
-
-def test_what_is_refused_is_said_and_nothing_is_stored(story: Story) -> None:
-    body = {**connection("refused", story.api.base_url), "password": KEY, "extra": json.dumps({"page_size": 20})}
-    story.airflow.call("POST", "/connections", body)
-    before = story.airflow.call("GET", "/connections/refused")
-
-    def refused(*arguments: str) -> str:
-        done = cli(story, *arguments)
-        assert done.returncode == 1
-        return done.stderr
-
-    assert CANARY not in refused("alter", f"ALTER CONNECTION refused SET (password = '{CANARY}')")
-    assert "must be a port" in refused("alter", "ALTER CONNECTION refused SET (port = 'abc')")
-    assert "the API did not answer" in refused("alter", "ALTER CONNECTION refused SET (host = 'http://127.0.0.1:9')")
-    assert "environment" in refused("alter", "ALTER CONNECTION shop SET (host = 'http://127.0.0.1:9')")
-    assert "is not there" in refused("validate", "nowhere")
-    assert cli(story, "validate", "refused").returncode == 0
-    planned = cli(story, "alter", "ALTER CONNECTION refused SET (extra.page_size = 30)", "--dry-run")
-    assert "extra.page_size: 20 -> 30" in planned.stdout
-    assert story.airflow.call("GET", "/connections/refused") == before
 
 
 def test_the_operator_keeps_what_it_is_not_told_to_change(story: Story) -> None:
     extra = {"page_size": 20, "deep": {"a": [1, 2]}, "client_secret": CANARY}
-    body = {**connection("kept", story.api.base_url), "password": KEY, "login": "me", "description": "mine"}
-    story.airflow.call("POST", "/connections", {**body, "extra": json.dumps(extra)})
+    connect(story, "kept", story.api, login="me", description="mine", extra=json.dumps(extra))
     result = alter(story, "kept", "ALTER CONNECTION kept SET (extra.more = true) WITH (VALIDATE = false)")
     assert (result["result"], result["options"]) == ("applied", {"extra.more": {"before": None, "after": "True"}})
     stored = story.airflow.call("GET", "/connections/kept")
@@ -237,42 +180,16 @@ def test_the_operator_keeps_what_it_is_not_told_to_change(story: Story) -> None:
     assert story.airflow.call("GET", "/connections/renamed")["description"] == "ours"
     assert alter(story, "kept5", "DROP CONNECTION renamed")["result"] == "dropped"
     assert alter(story, "kept6", "DROP CONNECTION IF EXISTS renamed")["result"] == "missing"
-    assert kept_in(story, CANARY) == []
-
-
-@contextmanager
-def guarded_api(story: Story) -> Iterator[str]:
-    """One more API server of the same Airflow, that asks for passwords and tests connections."""
-    port, passwords = free_port(), story.airflow.home / "passwords-of-connections.json"
-    passwords.write_text(json.dumps({"editor": CANARY, "reader": CANARY}))
-    environment = {
-        **story.airflow.environment,
-        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "editor:op,reader:viewer",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-    }
-    command = ["airflow", "api-server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    with (story.airflow.home / "guarded-api-server.log").open("wb") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-        try:
-            wait_for(lambda: answers(f"http://127.0.0.1:{port}/api/v2/version"))
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
-            passwords.unlink()
+    assert story.files_with(CANARY) == []
 
 
 def test_airflow_decides_who_may_and_tests_connections_where_that_is_enabled(story: Story) -> None:
-    api = {**connection("guarded", story.api.base_url), "password": KEY, "description": "mine"}
-    story.airflow.call(
-        "POST", "/connections", {**api, "extra": json.dumps({"page_size": 20, "test_path": "/customers"})}
-    )
-    with guarded_api(story) as url:
-        for user in ("editor", "reader"):
-            body = {"connection_id": f"api_of_{user}", "conn_type": "http", "host": url}
-            story.airflow.call("POST", "/connections", {**body, "login": user, "password": CANARY})
+    extra = {"page_size": 20, "test_path": "/customers"}
+    connect(story, "guarded", story.api, description="mine", extra=json.dumps(extra))
+    people, testing = {"editor": "op", "reader": "viewer"}, {"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"}
+    with api_server(story.airflow, people, CANARY, **testing) as url:
+        for user in people:
+            connect(story, f"api_of_{user}", story.api, CANARY, conn_type="http", host=url, login=user)
         change = "ALTER CONNECTION guarded SET (extra.page_size = 30)"
         assert try_to_alter(story, "reader", change, "api_of_reader") == "failed"
         assert "edit" in story.log("alter", "reader")
@@ -281,4 +198,4 @@ def test_airflow_decides_who_may_and_tests_connections_where_that_is_enabled(sto
     stored = story.airflow.call("GET", "/connections/guarded")
     assert json.loads(stored["extra"]) == {"page_size": 30, "test_path": "/customers"}
     assert (stored["host"], stored["description"]) == (story.api.base_url, "mine")
-    assert kept_in(story, CANARY) == []
+    assert story.files_with(CANARY) == []

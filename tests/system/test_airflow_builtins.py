@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.history import History
-from airflow_provider_rfr.lake.catalog import load_table, open_catalog
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.store.engine import open_store
-from demo.airflow_stack import AirflowStack
-from tests.integration.conftest import ROOT, Lake
+from tests.integration.conftest import ROOT
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE
-from tests.system.conftest import ENDED, KEY, LATENCY_MS, SETTINGS, SIZES, Story, connections, wait_for
+from tests.system.conftest import ENDED, SIZES, Story, new_airflow, wait_for
 
 DAG = "builtin_migration"
 FIRST = """
@@ -71,29 +67,17 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory, objects: Path, postgres: PostgresServer) -> Iterator[Story]:
+def stack(tmp_path_factory: pytest.TempPathFactory, objects: Path, postgres: PostgresServer) -> Iterator[Story]:
     """An Airflow of its own: what the ready DAG does unasked would be in the way of other tests."""
-    folder = tmp_path_factory.mktemp("migration")
-    lake, home, dags = Lake(folder), folder / "airflow", folder / "dags"
-    home.mkdir()
-    dags.mkdir()
-    ready = [ROOT / "dags" / f"{name}.py" for name in (DAG, "builtin_sources")]
-    for file in (*ready, Path(__file__).parent / "dags" / "semantics.py"):
-        (dags / file.name).symlink_to(file)
-    with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api:
-        settings = {
-            **SETTINGS,
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.new_database(),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "RFR_BUILTIN_OBJECTS": str(objects),
-        }
-        with AirflowStack(home, dags, connections(api, lake), settings) as airflow:
-            airflow.wait_for_dag(DAG)
-            airflow.wait_for_dag("on_demand")
-            # Whatever Airflow's own default is, no lake is changed because a file was put into a folder.
-            assert airflow.call("GET", f"/dags/{DAG}")["is_paused"]
-            airflow.call("PATCH", f"/dags/{DAG}", {"is_paused": False})
-            yield Story(airflow, api, lake, None)  # type: ignore[arg-type]
+    dags = [ROOT / "dags" / f"{name}.py" for name in (DAG, "builtin_sources")]
+    dags.append(Path(__file__).parent / "dags" / "semantics.py")
+    settings = {"RFR_BUILTIN_OBJECTS": str(objects)}
+    with new_airflow(tmp_path_factory.mktemp("migration"), postgres, dags, settings) as story:
+        story.airflow.wait_for_dag(DAG)
+        # Whatever Airflow's own default is, no lake is changed because a file was put into a folder.
+        assert story.airflow.call("GET", f"/dags/{DAG}")["is_paused"]
+        story.airflow.call("PATCH", f"/dags/{DAG}", {"is_paused": False})
+        yield story
 
 
 def ended_runs(story: Story) -> list[dict[str, Any]]:
@@ -116,9 +100,8 @@ def wait_for_deploy(story: Story, number: int) -> None:
 
 @pytest.mark.gate
 def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_harmed(
-    deployed: Story, objects: Path
+    story: Story, objects: Path
 ) -> None:
-    story = deployed
     wait_for_deploy(story, 1)
     catalog = open_catalog(story.lake.settings)
     table = catalog.load_table("ops.runs")
@@ -133,65 +116,50 @@ def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_h
     wait_for_deploy(story, 2)
     story.succeed("on_demand", "beside")
     story.assert_whole("raw.beside")
-    now = load_table(catalog, "ops.runs")
-    assert now is not None
-    assert [(field.name, str(field.field_type)) for field in now.schema().fields] == [
-        ("id", "string"),
-        ("rows", "long"),
-        ("attempts", "int"),
-    ]
+    now = catalog.load_table("ops.runs")
+    kinds = {field.name: str(field.field_type) for field in now.schema().fields}
+    assert kinds == {"id": "string", "rows": "long", "attempts": "int"}
     assert now.current_snapshot() == written, "columns changed, no row was written again"
     assert sorted(now.scan().to_arrow().to_pylist(), key=lambda row: row["rows"])[7]["rows"] == 7
     History(open_store(f"sqlite:///{story.airflow.home}/rfr_control_store.db"), catalog).maintain(always=True)
-    history = [
-        row for row in story.lake.rows("rfr_system.refresh_history").to_pylist() if row["target"] == "raw.beside"
-    ]
-    assert [row["outcome"] for row in history] == ["published"]
+    history = story.lake.rows("rfr_system.refresh_history").to_pylist()
+    assert [row["outcome"] for row in history if row["target"] == "raw.beside"] == ["published"]
     deploys = story.lake.rows("rfr_system.migration_history").to_pylist()
-    assert {(row["object_name"], row["how"], row["state"]) for row in deploys if row["object_name"] == "ops.runs"} == {
-        ("ops.runs", "create", "done"),
-        ("ops.runs", "evolve", "done"),
-    }
+    steps = {(row["how"], row["state"]) for row in deploys if row["object_name"] == "ops.runs"}
+    assert steps == {("create", "done"), ("evolve", "done")}
 
 
-def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(deployed: Story, objects: Path) -> None:
-    story = deployed
+def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(story: Story, objects: Path) -> None:
     wait_for_deploy(story, 1)
     before = len(ended_runs(story))
     (objects / "ops.yaml").write_text(THIRD)
-    body = {"dag_run_id": "asked", "logical_date": None, "conf": {"approval": True}}
-    story.airflow.call("POST", f"/dags/{DAG}/dagRuns", body)
+    story.trigger(DAG, "asked", approval=True)
     task = f"/dags/{DAG}/dagRuns/asked/taskInstances/approve"
     waiting = ("deferred", "awaiting_input")
     wait_for(
         lambda: story.airflow.call("GET", task)["state"] in waiting, describe=lambda: story.log(DAG, "asked")[-4000:]
     )
-    assert "note" not in [column.name for column in columns(story)]
+    assert "note" not in columns(story)
     # Airflow fails a task that is answered before its scheduler has heard that it waits; nobody reads a plan so fast.
     heard = re.compile(r"Received executor event .*task_id='approve', run_id='asked'")
     wait_for(
         lambda: heard.search((story.airflow.home / "scheduler.log").read_text()), describe=lambda: "it was never heard"
     )
     story.airflow.call("PATCH", f"{task}/-1/hitlDetails", {"chosen_options": ["Approve"], "params_input": {}})
-    wait_for(
-        lambda: story.airflow.call("GET", f"/dags/{DAG}/dagRuns/asked")["state"] == "success",
-        describe=lambda: story.log(DAG, "asked")[-4000:],
-    )
-    assert "note" in [column.name for column in columns(story)]
+    assert story.wait_for_run(DAG, "asked") == "success", story.log(DAG, "asked")[-4000:]
+    assert "note" in columns(story)
     assert len(ended_runs(story)) > before
     assert all(run["state"] == "success" for run in ended_runs(story))
 
 
 def test_a_declared_source_is_refreshed_when_it_is_deployed_and_again_when_it_is_redefined(
-    deployed: Story, objects: Path
+    story: Story, objects: Path
 ) -> None:
-    story = deployed
     wait_for(lambda: ended_runs(story), describe=lambda: "nothing was ever deployed")
     (objects / "declared.yaml").write_text(SOURCE.replace("PARTITIONS", str(SIZES.partitions)))
     wait_for_rows(story, SIZES.partitions)
     story.assert_whole("raw.declared")
-    table = load_table(open_catalog(story.lake.settings), "raw.declared")
-    assert table is not None
+    table = story.lake.table("raw.declared")
     assert table.schema().find_field("id").field_id == 1, "the refresh wrote into the table that the deploy made"
     (objects / "declared.yaml").write_text(SOURCE.replace("PARTITIONS", str(SIZES.partitions // 2)))
     wait_for_rows(story, SIZES.partitions // 2)
@@ -224,7 +192,5 @@ def wait_for_rows(story: Story, partitions: int) -> None:
     )
 
 
-def columns(story: Story) -> Any:
-    table = load_table(open_catalog(story.lake.settings), "ops.runs")
-    assert table is not None
-    return table.schema().fields
+def columns(story: Story) -> list[str]:
+    return story.lake.table("ops.runs").schema().column_names

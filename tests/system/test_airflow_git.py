@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.sample_api import SHOP
-from airflow_provider_rfr.sample_api.client import SampleApi
-from demo.airflow_stack import AirflowStack
-from tests.integration.conftest import Lake
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE
-from tests.system.conftest import KEY, LATENCY_MS, SETTINGS, SIZES, Story, connections, wait_for
+from tests.system.conftest import KEY, SIZES, Story, new_airflow, wait_for
 
 DAG = "from_git"
 TOTAL = SIZES.partitions * SIZES.pages
@@ -53,35 +48,21 @@ def repository(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(folder: Path, repository: Path, postgres: PostgresServer) -> Iterator[Story]:
+def stack(folder: Path, repository: Path, postgres: PostgresServer) -> Iterator[Story]:
     """An Airflow of its own: DAG bundles and the XCom backend are settings of a whole installation."""
-    lake, home = Lake(folder), folder / "airflow"
-    home.mkdir()
-    with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api:
-        bundle = {"repo_url": str(repository), "tracking_ref": "main", "subdir": "dags"}
-        classpath = "airflow.providers.git.bundles.git.GitDagBundle"
-        settings = {
-            **SETTINGS,
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.new_database(),
-            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
-                [{"name": "team", "classpath": classpath, "kwargs": {**bundle, "refresh_interval": 2}}]
-            ),
-            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(home / "bundles"),
-            "AIRFLOW__CORE__XCOM_BACKEND": "airflow.providers.common.io.xcom.backend.XComObjectStorageBackend",
-            "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_PATH": (home / "xcom").as_uri(),
-            "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD": "0",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        with AirflowStack(home, folder / "no-dags", connections(api, lake), settings) as airflow:
-            airflow.wait_for_dag(DAG)
-            yield Story(airflow, api, lake, None)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def story(served: Story) -> Iterator[Story]:
-    served.api.reset()
-    yield served
-    served.api.set_faults()
+    home = folder / "airflow"
+    repo = {"repo_url": str(repository), "tracking_ref": "main", "subdir": "dags", "refresh_interval": 2}
+    bundle = {"name": "team", "classpath": "airflow.providers.git.bundles.git.GitDagBundle", "kwargs": repo}
+    settings = {
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(home / "bundles"),
+        "AIRFLOW__CORE__XCOM_BACKEND": "airflow.providers.common.io.xcom.backend.XComObjectStorageBackend",
+        "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_PATH": (home / "xcom").as_uri(),
+        "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD": "0",
+    }
+    with new_airflow(folder, postgres, (), settings) as story:
+        story.airflow.wait_for_dag(DAG)
+        yield story
 
 
 def git(repository: Path, *arguments: str) -> str:
@@ -170,5 +151,4 @@ def test_results_checkpoints_and_buttons_work_where_another_backend_keeps_xcom(s
     story.assert_whole("raw.kept")
     assert story.api.counts(path="/partitions/*")["refetched"] <= 2 * IN_FLIGHT + 0.05 * TOTAL
     story.wait_for_no_driver()
-    home = story.airflow.home
-    assert [path for path in home.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == []
+    assert story.files_with(KEY) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.soon import PATIENCE, wait_until
-from tests.system.conftest import ENDED, SIZES, Story
+from tests.system.conftest import SIZES, Story
 from tests.system.dags.semantics import WAYS_TO_WAIT
 
 DAG = "on_demand"
@@ -47,9 +47,9 @@ if once.exists():
 """
 
 
-def interrupted(story: Story, run: str, table: str, dag: str = DAG) -> None:
+def interrupted(story: Story, run: str, table: str) -> None:
     """A refresh that is half read."""
-    story.start(dag, run, table=table)
+    story.start(DAG, run, table=table)
     story.api.wait_for_pages(TOTAL // 2, timeout=PATIENCE)
 
 
@@ -65,17 +65,6 @@ def twice(story: Story) -> list[str]:
     for entry in story.api.log(path="/partitions/*"):
         served.setdefault(str(entry["page"]), []).append(entry["at"])
     return [f"{page}: {moments}" for page, moments in served.items() if len(moments) > 1]
-
-
-def test_a_retry_after_a_failed_page_goes_on(story: Story) -> None:
-    fault = {"kind": "error", "status": 400, "path": "/partitions/3/items", "after": 4, "times": 1}
-    story.api.set_faults(fault)
-    story.start(DAG, "failed-page", table="failed_page")
-    assert story.succeed(DAG, "failed-page")["try_number"] == 2
-    result = story.result(DAG, "failed-page")
-    assert (result["generation"], result["attempts"]) == (1, 2)
-    story.assert_whole("raw.failed_page")
-    lost_at_most_what_was_on_its_way(story)
 
 
 @pytest.mark.gate
@@ -182,10 +171,9 @@ def test_a_dag_file_that_takes_too_long_to_import_costs_no_try(story: Story) -> 
 
 
 def test_a_sensor_that_runs_out_of_time_fails_or_is_skipped_however_it_waits(story: Story) -> None:
-    story.airflow.call("POST", "/dags/impatient/dagRuns", {"dag_run_id": "late", "logical_date": None})
-    run = "/dags/impatient/dagRuns/late"
-    wait_until(lambda: story.airflow.call("GET", run)["state"] in ENDED, every=0.5)
-    tasks = story.airflow.call("GET", f"{run}/taskInstances")["task_instances"]
+    story.trigger("impatient", "late")
+    story.wait_for_run("impatient", "late")
+    tasks = story.airflow.call("GET", "/dags/impatient/dagRuns/late/taskInstances")["task_instances"]
     assert {task["task_id"]: task["state"] for task in tasks} == {
         f"{name}_{outcome}": state
         for name in WAYS_TO_WAIT
@@ -273,18 +261,14 @@ def test_each_dags_test_of_one_date_reads_everything(story: Story) -> None:
     story.assert_whole("raw.tested")
 
 
-@pytest.mark.parametrize(("resume_within", "generation"), [(3600, 1), (0, 2)])
-def test_a_cancelled_run_is_resumed_by_the_next_one_within_the_time(
-    story: Story, resume_within: int, generation: int
-) -> None:
-    table = f"cancelled_{generation}"
-    interrupted(story, f"{table}-first", table)
-    story.airflow.call("PATCH", f"/dags/{DAG}/dagRuns/{table}-first", {"state": "failed"})
+def test_a_cancelled_run_is_resumed_by_the_next_one(story: Story) -> None:
+    interrupted(story, "cancelled-first", "cancelled")
+    story.airflow.call("PATCH", f"/dags/{DAG}/dagRuns/cancelled-first", {"state": "failed"})
     story.wait_for_no_driver()
-    story.start(DAG, f"{table}-next", table=table, resume_within=resume_within, on_busy="take_over")
-    story.succeed(DAG, f"{table}-next")
-    assert story.result(DAG, f"{table}-next")["generation"] == generation
-    story.assert_whole(f"raw.{table}")
+    story.start(DAG, "cancelled-next", table="cancelled", on_busy="take_over")
+    story.succeed(DAG, "cancelled-next")
+    assert story.result(DAG, "cancelled-next")["generation"] == 1
+    story.assert_whole("raw.cancelled")
 
 
 def test_a_cancelled_run_of_a_schedule_is_resumed_by_the_next_scheduled_one(story: Story) -> None:

@@ -53,7 +53,7 @@ def test_lineage_goes_from_the_api_to_the_table(story: Story) -> None:
     fault = {"kind": "error", "status": 400, "path": "/partitions/3/items", "after": 4, "times": 1}
     story.api.set_faults(fault)
     story.start(DAG, "lineage", table="lineage")
-    story.succeed(DAG, "lineage")
+    assert story.succeed(DAG, "lineage")["try_number"] == 2
     wait_until(lambda: len(story.lineage(DAG, "raw.lineage")) == 2)
     failed, complete = story.lineage(DAG, "raw.lineage")
     assert (failed["eventType"], complete["eventType"]) == ("FAIL", "COMPLETE")
@@ -68,3 +68,6 @@ def test_lineage_goes_from_the_api_to_the_table(story: Story) -> None:
     columns = [field["name"] for field in table["facets"]["schema"]["fields"]]
     assert columns == story.lake.rows("raw.lineage").column_names
     assert KEY not in json.dumps([failed, complete])
+    # The retry has read the rest of the partition that failed.
+    assert (result["generation"], result["attempts"]) == (1, 2)
+    story.assert_whole("raw.lineage")

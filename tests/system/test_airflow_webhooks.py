@@ -19,25 +19,6 @@ CANARY = "canary-51e0c7"
 USER = "hooks"
 
 
-def run(story: Story, dag: str, run_id: str, **conf: Any) -> None:
-    story.airflow.wait_for_dag(dag)
-    story.airflow.call("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None, "conf": conf})
-
-
-def state(story: Story, dag: str, run_id: str) -> str:
-    return str(story.airflow.call("GET", f"/dags/{dag}/dagRuns/{run_id}")["state"])
-
-
-def succeed(story: Story, dag: str, run_id: str) -> None:
-    ended = wait_for(lambda: (found := state(story, dag, run_id)) in ("success", "failed") and found)
-    assert ended == "success", story.log(dag, run_id)[-4000:]
-
-
-def result(story: Story, dag: str, run_id: str, task: str) -> Any:
-    path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}/xcomEntries/return_value?deserialize=true"
-    return story.airflow.call("GET", path)["value"]
-
-
 def block(url: str, **more: Any) -> dict[str, Any]:
     endpoint = {
         "url": f"{url}/hook?token={CANARY}",
@@ -64,10 +45,10 @@ def test_no_slot_is_held_between_attempts_and_no_secret_is_left_behind(story: St
 
     with Receiver(answer) as receiver:
         file = write(tmp_path, block(receiver.url))
-        run(story, "deliver", "hooked", triggers_file=file, target="raw.hooked")
+        story.trigger("deliver", "hooked", triggers_file=file, target="raw.hooked")
         wait_for(lambda: story.airflow.task("deliver", "hooked", "deliver")["state"] == "deferred")
-        succeed(story, "deliver", "hooked")
-    assert result(story, "deliver", "hooked", "deliver") == {
+        story.succeed("deliver", "hooked", "deliver")
+    assert story.result("deliver", "hooked", "deliver") == {
         "enqueued": 1,
         "delivered": 1,
         "failed": 2,
@@ -76,8 +57,7 @@ def test_no_slot_is_held_between_attempts_and_no_secret_is_left_behind(story: St
     }
     assert {request.delivery_id for request in receiver.requests} == {delivery_id(commit, f"{tmp_path.name}/hook")}
     assert [request.json["attempt"] for request in receiver.requests] == [1, 2, 3]
-    leaks = [path for path in story.airflow.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
-    assert leaks == []
+    assert story.files_with(CANARY) == []
 
 
 def test_the_ready_dag_delivers_what_a_file_says_of_all_tables_and_of_the_one_in_its_form(
@@ -87,13 +67,13 @@ def test_the_ready_dag_delivers_what_a_file_says_of_all_tables_and_of_the_one_in
     story.airflow.call("PATCH", "/dags/deliver_webhooks", {"is_paused": False})
     with Receiver() as receiver:
         file = write(tmp_path, block(receiver.url))
-        run(story, "deliver_webhooks", "one", triggers_file=file, target=["raw.ready_one"])
-        succeed(story, "deliver_webhooks", "one")
+        story.trigger("deliver_webhooks", "one", triggers_file=file, target=["raw.ready_one"])
+        story.succeed("deliver_webhooks", "one", "deliver")
         assert [request.json["id"] for request in receiver.requests] == [
             delivery_id(commits[0], f"{tmp_path.name}/hook")
         ]
-        run(story, "deliver_webhooks", "all", triggers_file=file)
-        succeed(story, "deliver_webhooks", "all")
+        story.trigger("deliver_webhooks", "all", triggers_file=file)
+        story.succeed("deliver_webhooks", "all", "deliver")
     assert delivery_id(commits[1], f"{tmp_path.name}/hook") in {request.json["id"] for request in receiver.requests}
     assert len({request.delivery_id for request in receiver.requests}) == len(receiver.requests)
 
@@ -106,22 +86,22 @@ def test_a_webhook_is_tried_from_its_form_with_a_connection_and_a_template(story
             {"connection_id": "tried", "conn_type": "http", "host": receiver.url, "password": CANARY},
         )
         template = '{"from": "{{materialization_name}}", "all": {{json collection_names}} }'
-        run(story, "try_webhook", "tried", connection="tried", payloadTemplate=template)
-        succeed(story, "try_webhook", "tried")
+        story.trigger("try_webhook", "tried", connection="tried", payloadTemplate=template)
+        story.succeed("try_webhook", "tried", "call")
     (request,) = receiver.requests
     assert request.json["from"] and request.json["all"]
-    outcome = result(story, "try_webhook", "tried", "call")
+    outcome = story.result("try_webhook", "tried", "call")
     assert outcome["status"] == 202
     assert CANARY not in json.dumps(outcome)
     assert CANARY not in story.log("try_webhook", "tried")
 
 
 def test_the_sensor_waits_in_the_triggerer_until_somebody_commits(story: Story) -> None:
-    run(story, "sense", "sensed")
+    story.trigger("sense", "sensed")
     wait_for(lambda: story.airflow.task("sense", "sensed", "wait")["state"] == "deferred")
     publish(open_catalog(story.lake.settings), "raw.sensed")
-    succeed(story, "sense", "sensed")
-    assert result(story, "sense", "sensed", "wait")["raw.sensed"]["sequence"] == 1
+    story.succeed("sense", "sensed", "wait")
+    assert story.result("sense", "sensed", "wait")["raw.sensed"]["sequence"] == 1
 
 
 def test_a_sensor_in_a_run_that_a_refresh_started_does_not_wait_for_the_next_refresh(story: Story) -> None:
@@ -136,7 +116,7 @@ def test_a_sensor_in_a_run_that_a_refresh_started_does_not_wait_for_the_next_ref
     started = wait_for(ended)
     assert started["state"] == "success"
     snapshot = story.result("on_demand", "after-refresh")["snapshot_id"]
-    assert result(story, "after_refresh", started["dag_run_id"], "wait")["raw.after_refresh"]["snapshot_id"] == snapshot
+    assert story.result("after_refresh", started["dag_run_id"], "wait")["raw.after_refresh"]["snapshot_id"] == snapshot
     log = story.log("after_refresh", started["dag_run_id"])
     assert f"Waiting for commits of raw.after_refresh from snapshot {snapshot} on (newest: raw.after_refresh at " in log
 
@@ -177,17 +157,17 @@ def test_airflows_preset_starts_one_run_for_a_commit_however_often_it_is_deliver
     endpoint = {"preset": "airflow-dag-run", "with": start}
     with api_server(story.airflow, {USER: "admin"}) as url:
         file = write(tmp_path, {"config": {"start": {**endpoint, "url": url}}})
-        run(story, "deliver", "starts", triggers_file=file, target="raw.starts")
-        succeed(story, "deliver", "starts")
-        assert result(story, "deliver", "starts", "deliver")["delivered"] == 1
+        story.trigger("deliver", "starts", triggers_file=file, target="raw.starts")
+        story.succeed("deliver", "starts", "deliver")
+        assert story.result("deliver", "starts", "deliver")["delivered"] == 1
         run_id = delivery_id(commit, f"{tmp_path.name}/start")
-        succeed(story, "started", run_id)
+        story.succeed("started", run_id, "done")
         started = story.airflow.call("GET", f"/dags/started/dagRuns/{run_id}")
         assert started["conf"]["documents"] == 7
         # The store is lost: the commit tells again what it owes, and Airflow answers that it has the run.
         for file_of_store in story.airflow.home.glob("rfr_control_store.db*"):
             file_of_store.unlink()
-        run(story, "deliver", "again", triggers_file=file, target="raw.starts")
-        succeed(story, "deliver", "again")
-        assert result(story, "deliver", "again", "deliver")["delivered"] == 1
+        story.trigger("deliver", "again", triggers_file=file, target="raw.starts")
+        story.succeed("deliver", "again", "deliver")
+        assert story.result("deliver", "again", "deliver")["delivered"] == 1
         assert story.airflow.call("GET", "/dags/started/dagRuns")["total_entries"] == 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,17 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
     monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
     return Lake(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Gives every task this state in Airflow, and the time at which its last try started."""
+    from airflow_provider_rfr.hooks import tasks
+
+    def say(state: str | None, started_at: datetime | None = None) -> None:
+        monkeypatch.setattr(tasks, "_states", lambda wanted: dict.fromkeys(wanted, tasks._TaskState(state, started_at)))
+
+    return say
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ from airflow.sdk import Asset
 from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 import airflow_provider_rfr
+from airflow_provider_rfr.connections.types import CATALOG_TYPES
 from airflow_provider_rfr.get_provider_info import get_provider_info
 from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
-from airflow_provider_rfr.hooks.lake import _CATALOG_TYPES, LakeHook
+from airflow_provider_rfr.hooks.lake import LakeHook
 
 ROOT = Path(airflow_provider_rfr.__file__).parents[1]
 DISTRIBUTION = "airflow-provider-rfr"
@@ -130,7 +131,7 @@ def test_whatever_may_be_secret_is_typed_unseen() -> None:
 
 
 def test_the_form_offers_the_catalog_types_that_the_hook_takes() -> None:
-    assert tuple(connection_type("rfr_lake")["conn-fields"]["catalog_type"]["schema"]["enum"]) == _CATALOG_TYPES
+    assert tuple(connection_type("rfr_lake")["conn-fields"]["catalog_type"]["schema"]["enum"]) == CATALOG_TYPES
 
 
 def test_airflow_knows_the_scheme_of_our_assets() -> None:

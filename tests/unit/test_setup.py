@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit import test_preflight
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def java(home: Path, version: str) -> Path:
     """A program that tells a version and its home as Java does; returns the home."""
-    program = home / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '    java.home = {home}' >&2\necho 'openjdk version \"{version}\"' >&2\n")
-    program.chmod(0o755)
-    return home
+    return test_preflight.java(home, f'    java.home = {home}\nopenjdk version "{version}"')
 
 
 def found_java(**environment: str) -> str:

@@ -34,7 +34,7 @@ from airflow_provider_rfr.connections.airflow.lookup import (
     worker_backends,
 )
 from airflow_provider_rfr.connections.dependents import references_of
-from airflow_provider_rfr.connections.types import PLACE, Definition, parsed_extra
+from airflow_provider_rfr.connections.types import PLACE, Definition, object_in
 from airflow_provider_rfr.exceptions import (
     AlterationRefusedError,
     AlterConnectionError,
@@ -60,8 +60,9 @@ _PAGE: Final = 100
 class ApiGateway:
     """A gateway by Airflow's REST API, with the rights of its user."""
 
-    def __init__(self, api: AirflowApi) -> None:
+    def __init__(self, api: AirflowApi, hashes: ContentHash) -> None:
         self._api = api
+        self._hashes = hashes
 
     def read(self, name: str) -> Definition | None:
         origin = origin_of(name, worker_backends())
@@ -93,32 +94,29 @@ class ApiGateway:
             page = self._checked(name, self._api.call("GET", ["connections"], query=query)).json()
             for row in page["connections"]:
                 # Secrets come masked, references do not.
-                try:
-                    extra = parsed_extra(row.get("extra"))
-                except ValueError:
-                    continue
-                definition = Definition(str(row["connection_id"]), str(row["conn_type"]), extra=extra)
+                extra = object_in(row.get("extra") or "{}")
+                definition = Definition(str(row["connection_id"]), str(row["conn_type"]), extra=extra or {})
                 if name in references_of(definition).values():
                     names.append(definition.name)
             offset += len(page["connections"])
             if not page["connections"] or offset >= page["total_entries"]:
                 return names
 
-    def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
+    def commit(self, expected: str, candidate: Definition) -> None:
         """Store the candidate.
 
         Airflow's API has no condition, so the stored connection is compared right before and after.
         """
-        origin = self._expected(expected, hashes, candidate)
+        origin = self._expected(expected, candidate)
         if not origin.is_database:
             origin.write(candidate)
         else:
             self._checked(candidate.name, self._api.call("PATCH", ["connections", candidate.name], _body(candidate)))
-        self._check_stored(hashes, candidate)
+        self._check_stored(candidate)
 
-    def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
+    def commit_tested(self, expected: str, candidate: Definition) -> bool:
         """Run Airflow's connection test, which stores settings that work; return False where it is not enabled."""
-        if not self._expected(expected, hashes, candidate).is_database:
+        if not self._expected(expected, candidate).is_database:
             return False
         body = {**_body(candidate), "commit_on_success": True}
         answer = self._api.call("POST", ["connections", "enqueue-test"], body)
@@ -126,16 +124,16 @@ class ApiGateway:
             # Disabled, or no executor that can do it. If the user may not, the other way reports it.
             return False
         self._await_test(candidate, str(self._checked(candidate.name, answer).json()["token"]))
-        self._check_stored(hashes, candidate)
+        self._check_stored(candidate)
         # The test does not store the description.
         path, query = ["connections", candidate.name], [("update_mask", "description")]
         self._checked(candidate.name, self._api.call("PATCH", path, _body(candidate), query=query))
         return True
 
-    def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
+    def rename(self, expected: str, definition: Definition, new_name: str) -> None:
         """Create the new connection and delete the old one, in one request and one transaction of Airflow's."""
         name = definition.name
-        self._expected(expected, hashes, definition).require_database(name)
+        self._expected(expected, definition).require_database(name)
         renamed = _body(replace(definition, name=new_name))
         create = {"action": "create", "action_on_existence": "fail", "entities": [renamed]}
         delete = {"action": "delete", "action_on_non_existence": "fail", "entities": [name]}
@@ -144,8 +142,8 @@ class ApiGateway:
         if any(part.get("errors") for part in parts if part):
             raise ConnectionConflictError(name, f"could not be renamed: is there a {new_name!r} already?")
 
-    def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
-        self._expected(expected, hashes, definition).require_database(definition.name)
+    def drop(self, expected: str, definition: Definition) -> None:
+        self._expected(expected, definition).require_database(definition.name)
         answer = self._api.call("DELETE", ["connections", definition.name])
         if answer.status_code == 404:
             raise changed_meanwhile(definition.name)
@@ -178,9 +176,30 @@ class ApiGateway:
         value = Variable.get(name, default=None)
         return None if value is None else str(value)
 
-    def _expected(self, expected: str, hashes: ContentHash, candidate: Definition) -> ConnectionOrigin:
+    def task_state(self, task: TaskRef) -> str | None:
+        path = ["dags", task.dag_id, "dagRuns", task.run_id, "taskInstances", task.task_id]
+        path += [str(task.map_index)] if task.map_index >= 0 else []
+        try:
+            answer = self._api.call("GET", path)
+        except ConfigurationError:
+            return None
+        if answer.status_code == 404:
+            return "gone"
+        return str(answer.json()["state"] or "scheduled") if answer.status_code < 400 else None
+
+    def start_task(self, task: TaskRef) -> None:
+        # The task, then what failed only because it did.
+        one: Any = task.task_id if task.map_index < 0 else [task.task_id, task.map_index]
+        body = {"dag_run_id": task.run_id, "task_ids": [one], "dry_run": False}
+        for more in ({"only_failed": False}, {"only_failed": True, "include_downstream": True}):
+            answer = self._api.call("POST", ["dags", task.dag_id, "clearTaskInstances"], {**body, **more})
+            if answer.status_code >= 400:
+                problem = f"Airflow answered {answer.status_code} to its restart"
+                raise ConfigurationError(str(task), problem, "clear the task")
+
+    def _expected(self, expected: str, candidate: Definition) -> ConnectionOrigin:
         origin = origin_of(candidate.name, worker_backends())
-        if origin is None or hashes.of(definition_of(origin.connection)) != expected:
+        if origin is None or self._hashes.of(definition_of(origin.connection)) != expected:
             raise changed_meanwhile(candidate.name)
         if origin.is_database and origin.connection.password and not candidate.password:
             # The API takes the other fields and keeps the password, which would be half of the statement.
@@ -189,9 +208,9 @@ class ApiGateway:
             raise AlterationRefusedError(candidate.name, [problem])
         return origin
 
-    def _check_stored(self, hashes: ContentHash, candidate: Definition) -> None:
+    def _check_stored(self, candidate: Definition) -> None:
         stored = origin_of(candidate.name, worker_backends())
-        if stored is None or hashes.of(definition_of(stored.connection)) != hashes.of(candidate):
+        if stored is None or self._hashes.of(definition_of(stored.connection)) != self._hashes.of(candidate):
             raise ConnectionConflictError(
                 candidate.name, "another process changed it in the same moment; look what it is, and try again"
             )
@@ -224,34 +243,6 @@ class ApiGateway:
 
 def _body(definition: Definition) -> dict[str, Any]:
     return {"connection_id": definition.name, **fields_of(definition)}
-
-
-class ApiTasks:
-    """Tasks by Airflow's REST API."""
-
-    def __init__(self, api: AirflowApi) -> None:
-        self._api = api
-
-    def state(self, task: TaskRef) -> str | None:
-        path = ["dags", task.dag_id, "dagRuns", task.run_id, "taskInstances", task.task_id]
-        path += [str(task.map_index)] if task.map_index >= 0 else []
-        try:
-            answer = self._api.call("GET", path)
-        except ConfigurationError:
-            return None
-        if answer.status_code == 404:
-            return "gone"
-        return str(answer.json()["state"] or "scheduled") if answer.status_code < 400 else None
-
-    def start(self, task: TaskRef) -> None:
-        # The task, then what failed only because it did.
-        one: Any = task.task_id if task.map_index < 0 else [task.task_id, task.map_index]
-        body = {"dag_run_id": task.run_id, "task_ids": [one], "dry_run": False}
-        for more in ({"only_failed": False}, {"only_failed": True, "include_downstream": True}):
-            answer = self._api.call("POST", ["dags", task.dag_id, "clearTaskInstances"], {**body, **more})
-            if answer.status_code >= 400:
-                problem = f"Airflow answered {answer.status_code} to its restart"
-                raise ConfigurationError(str(task), problem, "clear the task")
 
 
 _TIMEOUT = (5.0, 60.0)
@@ -366,6 +357,9 @@ class DatabaseGateway:
     the API can't.
     """
 
+    def __init__(self, hashes: ContentHash) -> None:
+        self._hashes = hashes
+
     def read(self, name: str) -> Definition | None:
         origin = origin_of(name, server_backends())
         if origin is None:
@@ -385,7 +379,7 @@ class DatabaseGateway:
         from airflow.models import Connection
         from sqlalchemy import select
 
-        found = []
+        names = []
         with session_of_airflow() as session:
             for row in session.scalars(select(Connection)):
                 try:
@@ -393,19 +387,19 @@ class DatabaseGateway:
                 except ConfigurationError:
                     continue
                 if name in references_of(definition).values():
-                    found.append(definition.name)
-        return found
+                    names.append(definition.name)
+        return names
 
-    def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
+    def commit(self, expected: str, candidate: Definition) -> None:
         """Compare-and-set in one transaction (``SELECT ... FOR UPDATE``)."""
         origin = origin_of(candidate.name, server_backends())
         if origin is not None and not origin.is_database:
-            if hashes.of(definition_of(origin.connection)) != expected:
+            if self._hashes.of(definition_of(origin.connection)) != expected:
                 raise changed_meanwhile(candidate.name)
             origin.write(candidate)
             return
         with session_of_airflow() as session:
-            row = _expected_row(session, expected, hashes, candidate.name)
+            row = self._expected_row(session, expected, candidate.name)
             for name in ("host", "port", "login", "schema", "description"):
                 setattr(row, name, getattr(candidate, name))
             row.set_password(candidate.password)
@@ -414,21 +408,21 @@ class DatabaseGateway:
                 row._password, row.is_encrypted = None, False
             row.set_extra(candidate.extra_text())
 
-    def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
+    def commit_tested(self, expected: str, candidate: Definition) -> bool:
         return False
 
-    def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
-        _require_database(definition.name)
+    def rename(self, expected: str, definition: Definition, new_name: str) -> None:
+        self._require_database(definition.name)
         with session_of_airflow() as session:
-            row = _expected_row(session, expected, hashes, definition.name)
+            row = self._expected_row(session, expected, definition.name)
             if _row(session, new_name) is not None:
                 raise ConnectionConflictError(definition.name, f"there is a {new_name!r} already")
             row.conn_id = new_name
 
-    def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
-        _require_database(definition.name)
+    def drop(self, expected: str, definition: Definition) -> None:
+        self._require_database(definition.name)
         with session_of_airflow() as session:
-            session.delete(_expected_row(session, expected, hashes, definition.name))
+            session.delete(self._expected_row(session, expected, definition.name))
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
         """Return an empty list: a user who can reach the database may do everything."""
@@ -440,18 +434,34 @@ class DatabaseGateway:
         value: Any = Variable.get(name, default_var=None)
         return None if value is None else str(value)
 
+    def task_state(self, task: TaskRef) -> str | None:
+        with session_of_airflow() as session:
+            instance = _instance(session, task)
+            return "gone" if instance is None else str(instance.state or "scheduled")
 
-def _require_database(name: str) -> None:
-    origin = origin_of(name, server_backends())
-    if origin is not None:
-        origin.require_database(name)
+    def start_task(self, task: TaskRef) -> None:
+        from airflow.models.taskinstance import TaskInstance, clear_task_instances
+        from sqlalchemy import select
 
+        with session_of_airflow() as session:
+            instance = _instance(session, task)
+            if instance is None:
+                raise ConfigurationError(str(task), "no longer exists", "start its DAG")
+            # Cleared with it: what failed only because it did.
+            of_run = (TaskInstance.dag_id == task.dag_id, TaskInstance.run_id == task.run_id)
+            blocked = session.scalars(select(TaskInstance).where(*of_run, TaskInstance.state == "upstream_failed"))
+            clear_task_instances([instance, *blocked], session)
 
-def _expected_row(session: Session, expected: str, hashes: ContentHash, name: str) -> Any:
-    row = _row(session, name, lock=True)
-    if row is None or hashes.of(definition_of(row)) != expected:
-        raise changed_meanwhile(name)
-    return row
+    def _require_database(self, name: str) -> None:
+        origin = origin_of(name, server_backends())
+        if origin is not None:
+            origin.require_database(name)
+
+    def _expected_row(self, session: Session, expected: str, name: str) -> Any:
+        row = _row(session, name, lock=True)
+        if row is None or self._hashes.of(definition_of(row)) != expected:
+            raise changed_meanwhile(name)
+        return row
 
 
 def _row(session: Session, name: str, *, lock: bool = False) -> Any:
@@ -467,28 +477,6 @@ def _instance(session: Session, task: TaskRef) -> Any:
     from sqlalchemy import select
 
     return session.scalar(select(TaskInstance).filter_by(**asdict(task)))
-
-
-class DatabaseTasks:
-    """Tasks by Airflow's database."""
-
-    def state(self, task: TaskRef) -> str | None:
-        with session_of_airflow() as session:
-            found = _instance(session, task)
-            return "gone" if found is None else str(found.state or "scheduled")
-
-    def start(self, task: TaskRef) -> None:
-        from airflow.models.taskinstance import TaskInstance, clear_task_instances
-        from sqlalchemy import select
-
-        with session_of_airflow() as session:
-            found = _instance(session, task)
-            if found is None:
-                raise ConfigurationError(str(task), "no longer exists", "start its DAG")
-            # Cleared with it: what failed only because it did.
-            of_run = (TaskInstance.dag_id == task.dag_id, TaskInstance.run_id == task.run_id)
-            blocked = session.scalars(select(TaskInstance).where(*of_run, TaskInstance.state == "upstream_failed"))
-            clear_task_instances([found, *blocked], session)
 
 
 def connections_of_types(types: Iterable[str]) -> dict[str, str]:

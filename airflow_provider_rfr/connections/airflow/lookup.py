@@ -28,7 +28,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.connections.statement import SecretReference
-from airflow_provider_rfr.connections.types import ContentHash, Definition, object_in, parsed_extra, type_named
+from airflow_provider_rfr.connections.types import ContentHash, Definition, object_in, type_named
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionShadowedError
 
 if TYPE_CHECKING:
@@ -229,12 +229,11 @@ def definition_of(connection: Any) -> Definition:
 
     :raises ConfigurationError: its extra fields are not a JSON object, so none of them can be named
     """
-    try:
-        extra = parsed_extra(connection.extra)
-    except ValueError:
+    extra = object_in(connection.extra or "{}")
+    if extra is None:
         raise ConfigurationError(
             f"connection {connection.conn_id}: extra", "is not a JSON object", "correct it where it is stored"
-        ) from None
+        )
     return Definition(
         str(connection.conn_id),
         str(connection.conn_type or ""),
@@ -393,33 +392,22 @@ _NEVER: Final = ("env:AIRFLOW_*", "env:_AIRFLOW*")
 """Airflow's own settings and connections."""
 
 
-class SecretReader:
-    """A reader of secrets; each is masked in this process's log from then on.
+def read_secret(variable: Callable[[str], str | None], reference: SecretReference) -> str:
+    """Read a secret's value, and have it masked in logs.
 
     :param variable: returns Airflow's variable of that name, or None
+    :raises ConfigurationError: there is no such backend, or nothing there
     """
-
-    def __init__(self, variable: Callable[[str], str | None]) -> None:
-        self._readers: dict[str, Callable[[str], str | None]] = {
-            "env": os.environ.get,
-            "variable": variable,
-            "file": _read_file,
-        }
-
-    def read(self, reference: SecretReference) -> str:
-        """Read a secret's value, and have it masked in logs.
-
-        :raises ConfigurationError: there is no such backend, or nothing there
-        """
-        reader = self._readers.get(reference.backend)
-        if reader is None:
-            remedy = f"use one of {', '.join(self._readers)}"
-            raise ConfigurationError(f"SECRET '{reference}'", "names an unknown backend", remedy)
-        value = reader(reference.key)
-        if not value:
-            raise ConfigurationError(f"SECRET '{reference}'", "is not there, or empty", "set it where this runs")
-        mask_secrets([value])
-        return value
+    readers: dict[str, Callable[[str], str | None]]
+    readers = {"env": os.environ.get, "variable": variable, "file": _read_file}
+    if reference.backend not in readers:
+        remedy = f"use one of {', '.join(readers)}"
+        raise ConfigurationError(f"SECRET '{reference}'", "names an unknown backend", remedy)
+    value = readers[reference.backend](reference.key)
+    if not value:
+        raise ConfigurationError(f"SECRET '{reference}'", "is not there, or empty", "set it where this runs")
+    mask_secrets([value])
+    return value
 
 
 def not_allowed(secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:

@@ -1,7 +1,6 @@
 """Authenticators: fixed credentials, and tokens that have to be fetched (OAuth2, session tokens).
 
-``bind`` returns the authenticator with its credentials, or with the request for its tokens. It raises
-SourceDefinitionError if a template is wrong, or a credential is empty.
+``bind`` returns the authenticator with its credentials, or with the request for its tokens. No credential is empty.
 """
 
 from __future__ import annotations
@@ -349,10 +348,7 @@ class LoginRequest(Part):
     basic: BasicAuthenticator | None = None
 
     def draft(self, scope: Scope, service: TokenService) -> RequestDraft:
-        """Return the request.
-
-        :raises SourceDefinitionError: a template is wrong
-        """
+        """Return the request."""
         headers = _headers(scope, self.headers, "headers")
         if self.basic is not None:
             headers["Authorization"] = self.basic.header(scope.at("basic"), service.redactor)

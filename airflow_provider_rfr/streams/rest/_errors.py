@@ -187,10 +187,7 @@ class ErrorRule(Part):
         return self
 
     def bind(self, scope: Scope) -> ErrorRule:
-        """Return the rule with its predicate compiled.
-
-        :raises SourceDefinitionError: the predicate is not an expression
-        """
+        """Return the rule with its predicate compiled."""
         bound = self.model_copy()
         if self.predicate:
             bound._predicate = scope.compile(self.predicate, "predicate", PREDICATE_NAMES, compile_condition)
@@ -250,7 +247,6 @@ class ErrorHandler(Part):
         :param records: where the responses are pages
         :param addressable: page numbers don't expire, so 410 doesn't mean that there
         :param json_required: repeat a success whose body is not in its format (JSON, where there are no records)
-        :raises SourceDefinitionError: a predicate is not an expression
         """
         rules = [rule.bind(scope.at(f"rules.{number}")) for number, rule in enumerate(self.rules)]
         bound = self.model_copy(update={"rules": rules})

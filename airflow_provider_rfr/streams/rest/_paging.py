@@ -122,10 +122,7 @@ class Paginator(Part, ABC):
     _context: PagingContext = PrivateAttr()
 
     def bind(self, context: PagingContext) -> Self:
-        """Return the paginator for one stream.
-
-        :raises SourceDefinitionError: an expression is wrong
-        """
+        """Return the paginator for one stream."""
         bound = self.model_copy()
         bound._context = context
         return bound

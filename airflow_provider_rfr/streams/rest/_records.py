@@ -69,10 +69,7 @@ class Records(Part):
         return self
 
     def bind(self, scope: Scope, slice_fields: Sequence[str]) -> Records:
-        """Return the component with its filter compiled.
-
-        :raises SourceDefinitionError: the filter is not an expression, or uses a name that isn't there
-        """
+        """Return the component with its filter compiled."""
         bound = self.model_copy()
         bound._warned = set()
         if self.filter is not None:
@@ -194,10 +191,7 @@ class _AddFields(Part):
     fields: Annotated[dict[str, Any], Templated(RECORD_NAMES)] = Field(min_length=1)
 
     def bind(self, scope: Scope) -> BoundTransformation:
-        """Return the transformation; a later field sees the earlier ones.
-
-        :raises SourceDefinitionError: a template is wrong
-        """
+        """Return the transformation; a later field sees the earlier ones."""
         inner = scope.at("fields")
         templates = [
             (parse_path(path), inner.compile(value, path, RECORD_NAMES)) for path, value in self.fields.items()

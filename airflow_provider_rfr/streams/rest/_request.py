@@ -129,7 +129,6 @@ class StreamRequest(Part):
         """Return the request with its templates compiled.
 
         :param defaults: query and headers of all streams; the request's own win
-        :raises SourceDefinitionError: a template is wrong
         """
         bound = self.model_copy()
         bound._base_url = base_url

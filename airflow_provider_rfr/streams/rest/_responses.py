@@ -23,7 +23,7 @@ from pydantic import model_validator
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.numbers import loads, read_integer, read_number
 from airflow_provider_rfr.streams.rest.templates import MISSING, Part, lookup, parse_path, similar_path, where_missing
-from airflow_provider_rfr.text import one_line
+from airflow_provider_rfr.text import one_line, well_formed
 
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _SEPARATORS: Final = (",", ";", "\t")
@@ -102,7 +102,7 @@ def _is_several_values(head: str) -> bool:
 def _whole_texts(value: Any, note: Callable[[], None]) -> Any:
     """Return the value with U+FFFD for each half of a surrogate pair."""
     if isinstance(value, str):
-        whole = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        whole = well_formed(value)
         if whole != value:
             note()
         return whole

@@ -443,8 +443,9 @@ class Part(BaseModel):
     """A part of the document, and the component that carries it out.
 
     Most components are bound once, before the first request: ``bind`` returns a copy whose private attributes hold
-    the compiled templates and whatever the methods need of the configuration. The unbound one stays what the
-    fingerprint is made of. Types are strict: ``page_size: true`` isn't 1, ``"5"`` isn't 5.
+    the compiled templates and whatever the methods need of the configuration; it raises SourceDefinitionError if a
+    template is wrong. The unbound one stays what the fingerprint is made of. Types are strict: ``page_size: true``
+    isn't 1, ``"5"`` isn't 5.
     """
 
     model_config = ConfigDict(

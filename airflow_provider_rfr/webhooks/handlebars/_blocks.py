@@ -14,14 +14,12 @@ from airflow_provider_rfr.webhooks.handlebars._parser import (
     NO_STRIP,
     Expression,
     ExpressionParser,
-    Literal,
-    Path,
     Strip,
     Subject,
     Tag,
     tags,
 )
-from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, TemplateProblem
+from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, TemplateProblem, size_of
 
 _MAX_TEMPLATE = 64 * 1024
 
@@ -93,7 +91,7 @@ def parse(source: str) -> Program:
 
     :raises TemplateProblem: it can't be read, or is too large
     """
-    if len(source.encode("utf-8", "surrogatepass")) > _MAX_TEMPLATE:
+    if size_of(source) > _MAX_TEMPLATE:
         raise TemplateProblem(f"the template is larger than {_MAX_TEMPLATE:,} bytes", 0)
     return _BlockParser(source).template()
 
@@ -168,19 +166,11 @@ class _BlockParser:
             # With the names around the block: those of a branch do not hold in the condition of the next.
             subject = self._expression(tag, params).subject() if tag.kind == "chain" else None
         closing = self._expression(end).closing_name()
-        if _identity(closing) != _identity(name):
+        if closing.original != name.original:
             raise TemplateProblem(
                 f"the block {name.label} that begins here is closed as {closing.label}; {remedy}", opening.at
             )
         return _assembled(branches, end.strip)
-
-
-def _identity(name: Path | Literal) -> tuple[type, object]:
-    """Return the identity that the names in an opening tag and its closing tag must share."""
-    if isinstance(name, Path) or isinstance(name.value, str):
-        return str, name.original
-    number = isinstance(name.value, (int, float)) and not isinstance(name.value, bool)
-    return (float, name.value) if number else (type(name.value), name.original)
 
 
 def _assembled(branches: list[_Branch], closing: Strip) -> Block:

@@ -21,13 +21,11 @@ from typing import Any, NamedTuple
 from airflow_provider_rfr.documents import nearest
 from airflow_provider_rfr.webhooks.handlebars.values import (
     HELPERS,
-    MAX_SAFE_INTEGER,
     UNDEFINED,
     WHITESPACE,
     Helper,
     TemplateProblem,
     quoted_name,
-    text_of,
 )
 
 _WS = "[" + WHITESPACE + "]"
@@ -184,13 +182,12 @@ _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "undefi
 _NAMES = ("id", "name", "segment")
 _VALUES = (*_NAMES, "data", "string", "word", "number")
 _SCOPED = re.compile(r"^\.|this\b", re.ASCII)
-_BRACKETS = re.compile(r"\[[^\n\r\u2028\u2029]*\]\Z")
 
 _ENDS_EARLY = "the tag ends where a name or a value was expected"
 
 _BLOCKS = ("if", "unless", "each", "with")
 # Names that handlebars.js itself defines never mean a variable, not even alone or behind ``this.``.
-_RESERVED = frozenset((*_BLOCKS, "lookup", "log", "helperMissing", "blockHelperMissing"))
+_RESERVED = frozenset((*_BLOCKS, "lookup", "log"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,9 +317,9 @@ class ExpressionParser:
         params: list[str] = []
         if self._kind() == "params":
             opening = self._take()
-            while self._kind() in _NAMES:
-                params.append(_unescaped(self._take()))
-            if not params or self._kind() != "bar" or _BRACKETS.match(",".join(params)):
+            while self._kind() in ("id", "name"):
+                params.append(self._take().text)
+            if not params or self._kind() != "bar":
                 raise TemplateProblem("block parameters are written: as |name name|", opening.at)
             if len(params) > _MAX_BLOCK_PARAMS:
                 raise TemplateProblem(f"more than {_MAX_BLOCK_PARAMS} block parameters", opening.at)
@@ -458,10 +455,7 @@ class ExpressionParser:
         if token.kind == "number":
             if len(token.text) > _LONGEST_NUMBER:
                 raise TemplateProblem("this number is too long", token.at)
-            value = float(token.text) if "." in token.text else int(token.text)
-            # The name that JavaScript makes of it: {{1.50}} is the variable 1.5.
-            exact = isinstance(value, int) and abs(value) <= MAX_SAFE_INTEGER
-            return Literal(value, text_of(value if exact else float(value)), token.at)
+            return Literal(float(token.text) if "." in token.text else int(token.text), token.text, token.at)
         data = token.kind == "data"
         return self._path(self._take() if data else token, token.at, data=data)
 
@@ -498,14 +492,8 @@ def _unexpected(token: Token, hint: str = "") -> TemplateProblem:
     return TemplateProblem(f"{quoted_name(token.text)} was not expected here{hint}", token.at)
 
 
-def _unescaped(token: Token) -> str:
-    return re.sub(r"\\([\\\]])", r"\1", token.text) if token.kind == "segment" else token.text
-
-
 def _without_brackets(token: Token) -> str:
-    """Return a name without its brackets; handlebars.js leaves them on if there is a line break between them."""
-    text = _unescaped(token)
-    return text[1:-1] if token.kind == "segment" and _BRACKETS.match(text) else text
+    return re.sub(r"\\([\\\]])", r"\1", token.text[1:-1]) if token.kind == "segment" else token.text
 
 
 def _helper_call(call: _Call) -> HelperCall:

@@ -6,7 +6,6 @@ or JSON that no value can break. Every error is a ``TemplateError`` with line an
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from airflow_provider_rfr.documents import nearest
 from airflow_provider_rfr.exceptions import TemplateError
+from airflow_provider_rfr.text import well_formed
 from airflow_provider_rfr.webhooks.handlebars._blocks import Block, Mustache, Program, Text, parse
 from airflow_provider_rfr.webhooks.handlebars._parser import Expression, Literal, Path
 from airflow_provider_rfr.webhooks.handlebars.values import (
@@ -43,7 +43,6 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     scalar,
     size_of,
     text_of,
-    well_formed,
 )
 
 
@@ -173,47 +172,14 @@ _INHERITED = frozenset(
         *("valueOf", "__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__", "__proto__"),
     }
 )
-_JS_NUMBER = re.compile(r"(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\Z", re.ASCII)
 
 
-def _loosely_equal(one: object, other: object) -> bool:
-    """Compare as JavaScript's ``==``, by which handlebars.js decides whether a block adds a level to ``../``."""
-    if one is other:
-        return True
-    if is_nothing(one) or is_nothing(other):
-        return is_nothing(one) and is_nothing(other)
-    one_is_container, other_is_container = is_list(one) or is_map(one), is_list(other) or is_map(other)
-    if one_is_container and other_is_container:
-        return False
-    one, other = _primitive(one), _primitive(other)
-    if isinstance(one, str) and isinstance(other, str):
-        return one == other
-    return _number(one) == _number(other)
-
-
-def _primitive(value: object) -> object:
-    """Return the value that ``==`` compares: JavaScript converts a list or map to text first."""
-    if not is_list(value) and not is_map(value):
-        return value
-    for _ in range(MAX_VALUE_DEPTH):
-        if not is_list(value) or len(value) != 1:
-            break
-        value = value[0]
-    if is_map(value):
-        return "[object Object]"
-    try:
-        return "" if is_list(value) and not value else text_of(value)
-    except NoText:
-        return ",\0"  # the text of a list of several items equals nothing that templates compare
-
-
-def _number(value: object) -> float:
-    if isinstance(value, (int, float)):
-        return value
-    text = str.strip(value) if isinstance(value, str) else "-"
-    if not text:
-        return 0
-    return float(text) if len(text) < 300 and _JS_NUMBER.match(text) else math.nan
+def _is_same(one: object, other: object) -> bool:
+    """Tell whether two contexts are one, so that a block adds no level to ``../``: lists and maps by identity."""
+    if is_nothing(one):
+        return is_nothing(other)
+    is_equal = isinstance(one, (str, int, float)) and kind_of(one) == kind_of(other) and one == other
+    return one is other or is_equal
 
 
 def _has(value: object, name: str) -> bool:
@@ -248,8 +214,8 @@ class _Frame:
     def root(cls, variables: Mapping[str, object]) -> _Frame:
         return cls(variables, (variables,), {"root": variables}, {})
 
-    # handlebars.js adds a level for ``../`` only if the context differs by JavaScript's ==, which templates rely on:
-    # {{#if}} and {{#with this}} add none.
+    # As in handlebars.js, a level for ``../`` is only added if the context differs, which templates rely on: {{#if}}
+    # and {{#with this}} add none.
     def inner(
         self,
         context: object,
@@ -258,7 +224,7 @@ class _Frame:
         data: dict[str, object] | None = None,
     ) -> _Frame:
         outer, params = self.contexts[-1], self.params
-        same = _loosely_equal(context, outer) or (context is _NO_CONTEXT and outer is None)
+        same = _is_same(context, outer) or (context is _NO_CONTEXT and outer is None)
         if names:
             missing = _NO_VALUE if values is None else UNDEFINED
             padded = (*(values or ()), *(missing for _ in names))[: len(names)]
@@ -275,13 +241,13 @@ class _Frame:
                 problem = f"{quoted_name(parts[0])} has no value: this block gives none to names in as |...|"
                 raise TemplateProblem(problem, path.at)
             return value, parts[1:]
-        if path.data and parts and parts[0]:
+        if path.data and parts:
             value = self.data
             for _ in range(path.depth):
                 value = value.get("_parent", UNDEFINED) if isinstance(value, dict) else UNDEFINED
         elif path.depth:
             value = self.contexts[-1 - path.depth] if path.depth < len(self.contexts) else UNDEFINED
-        return value, parts if parts and parts[0] else ()
+        return value, parts
 
 
 class _Evaluation:

@@ -32,6 +32,7 @@ MAX_SAFE_INTEGER = 2**53 - 1
 MAX_VALUE_DEPTH = 100
 _MAX_INTEGER_BITS = 13_000
 _LAST_INDEX = 2**32 - 2
+_FIRST_WITH_EXPONENT = 1e21
 
 _INDEX = re.compile(r"(?:0|[1-9][0-9]{0,9})\Z", re.ASCII)
 
@@ -188,21 +189,12 @@ def _float_text(value: float) -> str:
     """Write a number as JavaScript does: Python's digits, with an exponent only from 1e21 and below 1e-6."""
     if not math.isfinite(value):
         raise NoText("a number that is not finite")
-    if value == 0:
-        return "0"
-    sign, digits, exponent = Decimal(float.__repr__(value)).as_tuple()
-    assert isinstance(exponent, int)
-    text = "".join(map(str, digits)).rstrip("0")
-    point = len(digits) + exponent
-    if len(text) <= point <= 21:
-        text += "0" * (point - len(text))
-    elif 0 < point <= 21:
-        text = f"{text[:point]}.{text[point:]}"
-    elif -6 < point <= 0:
-        text = f"0.{'0' * -point}{text}"
-    else:
-        text = f"{text[0]}{'.' if text[1:] else ''}{text[1:]}e{point - 1:+d}"
-    return f"-{text}" if sign else text
+    digits = float.__repr__(value)
+    if value == 0 or 1e-6 <= abs(value) < _FIRST_WITH_EXPONENT:
+        text = f"{Decimal(digits) + 0:f}"  # there is no -0
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    mantissa, _, exponent = digits.partition("e")
+    return f"{mantissa}e{int(exponent):+d}"
 
 
 def get(value: object, name: str) -> object:
@@ -244,7 +236,6 @@ def size_of(text: str) -> int:
     return len(str.encode(text, "utf-8", "surrogatepass"))
 
 
-_FIRST_WITH_EXPONENT = 1e21
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SHORT_ESCAPES = '"\\\n\r\t\b\f'
 _LONG_ESCAPES = "".join(chr(code) for code in range(32) if chr(code) not in _SHORT_ESCAPES)
@@ -329,13 +320,6 @@ class _JsonWriter:
         self.parts.append(text)
 
 
-def well_formed(text: str) -> str:
-    """Join surrogate pairs and replace lone surrogates, so that every encoding can carry the text."""
-    if _LONE_SURROGATE.search(text):
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 class Missing(Enum):
     """The value of a name that does not exist."""
 
@@ -413,10 +397,6 @@ def _json(arguments: Arguments) -> object:
 
 def _lookup(arguments: Arguments) -> object:
     value, name = arguments[0].value, arguments[1]
-    if not (is_true(value) or is_list(value)):
-        return value
-    if is_nothing(name.value):
-        return get(value, "null" if name.value is None else "undefined")
     try:
         return get(value, text_of(name.value))
     except NoText:

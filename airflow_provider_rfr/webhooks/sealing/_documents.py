@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from airflow_provider_rfr.documents import DocumentError, nearest, read_yaml
+from airflow_provider_rfr.documents import DocumentError, leaves, nearest, read_yaml
 from airflow_provider_rfr.exceptions import SealError
 from airflow_provider_rfr.webhooks.sealing import _sops
 from airflow_provider_rfr.webhooks.sealing._sops import (
@@ -174,24 +174,12 @@ def _endpoint_problems(place: Place, endpoint: Any, leaf: _LeafCheck) -> Iterato
 def _sealed_field_problems(place: Place, name: str, value: Any, leaf: _LeafCheck) -> Iterator[tuple[Place, str]]:
     if not _SEALED[name].fits(value):
         yield place, "has the wrong form; see the field's description"
-    for where, text in _leaves(value, place):
+    for where, text in leaves(value, place):
         problem = leaf(name, text)
         if problem:
             yield where, problem
         if any(":" in str(part) for part in where[len(place) :]):
             yield where, _COLON
-
-
-def _leaves(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
-    """Yield leaves with their places; empty maps and lists have none."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(item, (*place, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _leaves(item, (*place, index))
-    else:
-        yield place, value
 
 
 def _depth(value: Any) -> int:
@@ -294,8 +282,7 @@ def seal(document: Mapping[str, Any], recipients: Sequence[str]) -> dict[str, An
     """
     located = _BlockLocation.of(plain_copy(document))
     if located.metadata is not None:
-        check_sealed(document)
-        return dict(located.document)
+        return dict(_checked(document).document)
     recipients = _sops.check_recipients(recipients)
     config = located.block.get("config") if isinstance(located.block, Mapping) else None
     if isinstance(config, list):
@@ -329,12 +316,18 @@ def check_sealed(document: Mapping[str, Any]) -> None:
 
     :raises SealError: the document is not sealed, or has unknown fields, or plaintext where a sealed value is due
     """
+    _checked(document)
+
+
+def _checked(document: Mapping[str, Any]) -> _BlockLocation:
+    """Return a copy of a sealed document; raise as :func:`check_sealed`."""
     located = _sealed_document(document)
     KeySources.of(located.metadata)
     if located.metadata.get("overlay") is not None:
         # Nothing would apply it, and silence would hide that.
         raise SealError("sops.overlay is not supported; write its values into the fields: readable ones need no key")
     check_block(located.block, sealed_leaf, title="the sealed document is refused")
+    return located
 
 
 def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -346,8 +339,7 @@ def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] =
     :param environment: names the keys (``SOPS_AGE_KEY`` and others)
     :raises SealError: no key opens it, or it was changed after it was sealed
     """
-    check_sealed(document)
-    located = _sealed_document(document)
+    located = _checked(document)
     content = open_document(located.sealed, environment)
     opened = _BlockLocation.of(content if located.outside else located.with_block(content))
     check_block(opened.block, opened_leaf, title="the opened document is refused")

@@ -29,7 +29,7 @@ from airflow_provider_rfr.builtins.model import (
 )
 from airflow_provider_rfr.builtins.plan import Plan, PlanStep, Policies, StepAction, exit_code
 from airflow_provider_rfr.builtins.planner import plan as make_plan
-from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
+from airflow_provider_rfr.sinks import SinkSpec, SinkState
 
 PROJECT = "ops"
 
@@ -91,24 +91,17 @@ def did(found: Plan) -> list[str]:
     return [f"{step.how.value} {step.name}" for step in steps(found)]
 
 
-_ASIDE = {StepAction.RENAME, StepAction.BRIDGE, StepAction.HOLD, StepAction.RESUME_FROM_NEW, StepAction.RESEND}
-
-
-def drop_order(found: Plan) -> list[UUID | None]:
-    """Ids of objects that leave."""
-    return [step.uuid for step in found.steps if step.how in (StepAction.DROP, StepAction.REMOVE)]
-
-
-def create_order(found: Plan) -> list[UUID | None]:
-    """Ids of objects that come or change."""
-    apart = {*_ASIDE, StepAction.DROP, StepAction.REMOVE}
-    return [step.uuid for step in found.steps if step.how not in apart and not step.user]
-
-
 def problems(found: Plan) -> list[str]:
     """What stops a plan."""
     assert exit_code(found) == 1
     return [str(problem) for item in found.blocked for problem in item.problems]
+
+
+def deployed(*objects: BuiltinObject) -> Catalog:
+    """A catalog with version 1.0 of these objects."""
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", *objects))
+    return catalog
 
 
 class CatalogError(Exception):
@@ -126,7 +119,6 @@ class Thing:
     kind: Kind
     marker: UUID | None
     columns: tuple[Column, ...] = ()
-    reads: frozenset[str] = frozenset()
     used: tuple[tuple[str, tuple[str, ...] | None], ...] = ()
     query: str | None = None
     deploy: str = ""
@@ -135,9 +127,6 @@ class Thing:
     properties: Mapping[str, str] = field(default_factory=dict)
     born: str = ""
     rows: int = 10
-
-    def marks(self) -> dict[str, str]:
-        return {DEPLOY: self.deploy} if self.deploy else {}
 
 
 class Catalog:
@@ -160,7 +149,7 @@ class Catalog:
                 thing.kind,
                 thing.marker,
                 thing.columns,
-                {**thing.properties, **thing.marks()},
+                {**thing.properties, **({DEPLOY: thing.deploy} if thing.deploy else {})},
                 thing.partitioning,
                 thing.keys,
                 rows=thing.rows,
@@ -187,6 +176,10 @@ class Catalog:
 
     def user_view(self, name: str, query: str, *reads: Any) -> None:
         self.user_views[name.casefold()] = UserView(name, query, tuple(reads))
+
+    def put(self, name: str, *columns: Column, kind: Kind = Kind.TABLE, marker: UUID | None = None) -> None:
+        """A table or view of somebody else."""
+        self.things[name.casefold()] = Thing(name, kind, marker, columns)
 
     def edit(self, name: str, **changes: Any) -> None:
         """By hand: the table's own stamp stays what it was."""
@@ -300,7 +293,6 @@ class Catalog:
             Kind(kind),
             step.uuid,
             columns,
-            frozenset(name for name, _ in used) if kind is Kind.VIEW else frozenset(),
             tuple(used) if kind is Kind.VIEW else (),
             record.sql if kind is Kind.VIEW else None,
             deploy,
@@ -341,7 +333,7 @@ class Catalog:
                 raise CatalogError(f"{key}: recursive view")
             if name not in seen and name in self.things:
                 seen.add(name)
-                waiting += self.things[name].reads
+                waiting += [read for read, _ in self.things[name].used]
 
     def check(self) -> None:
         """Every view can be read, those of users too, unless they are marked as broken."""

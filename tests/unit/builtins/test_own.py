@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 
 import pytest
 
 from airflow_provider_rfr.builtins import BuiltinObject, Kind, load_objects
 from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.builtins.queries import declared_columns, object_reads
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.state import LedgerHeader
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES
+from tests.unit.builtins.catalogs import Catalog
 
 TABLES = {"refresh_history", "commit_history", "delivery_history", "builtin_objects", "migration_history"}
 VIEWS = {"refresh_status", "failing_partitions", "endpoints_in_trouble"}
@@ -95,3 +98,13 @@ def test_the_history_of_deliveries_holds_what_the_control_store_knows(own: Catal
     inner |= {"token", "on_failure", "notified_at", "dag_ids"}
     known = {renamed.get(column.name, column.name) for table in (DELIVERIES, ATTEMPTS) for column in table.columns}
     assert known - inner <= names(own, "delivery_history")
+
+
+def test_the_packages_own_objects_are_planned_and_then_as_declared(own: CatalogSpec) -> None:
+    catalog = Catalog()
+    plan = catalog.plan(own)
+    assert len(plan.steps) == len(own.objects) > 5 and plan.applicable and plan.warnings == ()
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    catalog.apply(plan)
+    catalog.check()
+    assert catalog.plan(own).steps == ()

@@ -2,165 +2,126 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.builtins.model import BuiltinObject, Kind
-from airflow_provider_rfr.builtins.plan import Plan, StepAction
-from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, problems, spec, table
+from airflow_provider_rfr.builtins.plan import Plan
+from tests.unit.builtins.catalogs import Catalog, column, deployed, did, obj, problems, spec
 from tests.unit.messages import check_messages
 
-ONE = ["id bigint", "rows int"]
-TWO = ["id bigint", "rows string"]
-V1, V2 = (
-    {"source": {"file": "shop.yaml"}, "streams": ["orders"]},
-    {"source": {"file": "new.yaml"}, "streams": ["orders"]},
-)
-
-
-CREATED, IS_EMPTIED, REDEFINED = ({"raw.Orders": why} for why in ("created", "emptied", "redefined"))
-ADOPTED = frozenset({"raw.orders"})
+ONE = ("id bigint", "rows int")
+V1, V2 = ({"source": {"file": file}, "streams": ["orders"]} for file in ("shop.yaml", "new.yaml"))
 
 
 def source(*columns: str, kind: Kind = Kind.SOURCE, **more: Any) -> BuiltinObject:
+    """A source whose rows may be made again."""
     return obj(kind, "raw.Orders", *(columns or ONE), **{"source": V1, "keep": False, **more})
 
 
-EMPTIED = source(*TWO)
-"""It can't keep its rows, which may be made again, as all of :func:`source`."""
+def stored(kind: Kind = Kind.TABLE, **more: Any) -> BuiltinObject:
+    return source(kind=kind, source=None, **more)
 
 
-@pytest.fixture
-def catalog() -> Catalog:
-    catalog = Catalog()
-    catalog.deploy(spec("1.0", source(), table("ops.t", *ONE)))
-    return catalog
+def untouched(catalog: Catalog) -> None:
+    """Nobody has changed the catalog by hand."""
 
 
-def deployed(catalog: Catalog, wanted: BuiltinObject, **policies: Any) -> Plan:
-    return catalog.plan(spec("1.1", wanted, table("ops.t", *ONE)), **policies)
-
-
-def test_the_first_rows_of_a_new_source_are_asked_for() -> None:
-    found = Catalog().plan(spec("1.0", source()))
-    assert ([step.how for step in found.steps], found.sources_to_load()) == ([StepAction.CREATE], CREATED)
-
-
-def test_nothing_is_refreshed_where_nothing_changed(catalog: Catalog) -> None:
-    assert deployed(catalog, source()).sources_to_load() == {}
-
-
-def test_another_definition_is_refreshed(catalog: Catalog) -> None:
-    assert deployed(catalog, source(source=V2)).sources_to_load() == REDEFINED
-
-
-def test_another_definition_of_a_renamed_source_is_refreshed_under_the_new_name(catalog: Catalog) -> None:
-    renamed = replace(source(source=V2), name="raw.sales")
-    assert deployed(catalog, renamed).sources_to_load() == {"raw.sales": "redefined"}
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        source(*ONE, "note string"),
-        source("id bigint", "rows bigint"),
-        source(comment="of the shop"),
-        source(properties={"write.format.default": "parquet"}),
-        replace(source(), name="raw.sales"),
-    ],
-)
-def test_a_source_that_keeps_its_rows_is_not_refreshed(catalog: Catalog, wanted: BuiltinObject) -> None:
-    found = deployed(catalog, wanted)
-    assert {step.name for step in found.steps} <= {"raw.Orders", "raw.sales"}
-    assert found.steps
-    assert found.sources_to_load() == {}
-
-
-def test_how_and_when_a_source_is_refreshed_takes_no_step(catalog: Catalog) -> None:
-    assert deployed(catalog, source(refresh={"schedule": "@daily"})).steps == ()
-
-
-def test_an_emptied_source_is_refreshed(catalog: Catalog) -> None:
-    found = deployed(catalog, EMPTIED)
-    assert ([step.how for step in found.steps], found.sources_to_load()) == ([StepAction.REPLACE_EMPTY], IS_EMPTIED)
-
-
-def test_a_source_whose_table_is_gone_is_refreshed(catalog: Catalog) -> None:
+def drop(catalog: Catalog) -> None:
     del catalog.things["raw.orders"]
-    assert deployed(catalog, source(), drift="repair").sources_to_load() == CREATED
 
 
-def test_a_table_that_becomes_a_source_and_one_that_is_taken_over_get_their_first_rows(catalog: Catalog) -> None:
-    catalog.deploy(spec("1.1", source(kind=Kind.TABLE, source=None), table("ops.t", *ONE)))
-    assert deployed(catalog, source()).sources_to_load() == CREATED
-    foreign = Catalog()
-    foreign.things["raw.orders"] = Thing("raw.Orders", Kind.TABLE, None, tuple(map(column, ONE)))
-    found = foreign.plan(spec("1.0", source()), adopt=ADOPTED)
-    assert ([step.how for step in found.steps], found.sources_to_load()) == ([StepAction.ADOPT], CREATED)
+def put(catalog: Catalog) -> None:
+    catalog.put("raw.Orders", *map(column, ONE))
+
+
+Edit = Callable[[Catalog], None]
+CASES: dict[str, tuple[BuiltinObject | None, Edit, BuiltinObject, list[str], dict[str, str]]] = {
+    "new": (None, untouched, source(), ["create raw.Orders"], {"raw.Orders": "created"}),
+    "unchanged": (source(), untouched, source(), [], {}),
+    "another schedule": (source(), untouched, source(refresh={"schedule": "@daily"}), [], {}),
+    "another definition": (
+        source(), untouched, source(source=V2), ["metadata raw.Orders"], {"raw.Orders": "redefined"},
+    ),
+    "another definition and name": (
+        source(), untouched, replace(source(source=V2), name="raw.sales"), ["rename raw.Orders", "metadata raw.sales"],
+        {"raw.sales": "redefined"},
+    ),
+    "another column": (source(), untouched, source(*ONE, "note string"), ["evolve raw.Orders"], {}),
+    "a wider column": (source(), untouched, source("id bigint", "rows bigint"), ["evolve raw.Orders"], {}),
+    "another comment": (source(), untouched, source(comment="of the shop"), ["metadata raw.Orders"], {}),
+    "another property": (source(), untouched, source(properties={"write.x": "1"}), ["metadata raw.Orders"], {}),
+    "another name": (source(), untouched, replace(source(), name="raw.sales"), ["rename raw.Orders"], {}),
+    "it can't keep its rows": (
+        source(), untouched, source("id bigint", "rows string"), ["replace_empty raw.Orders"],
+        {"raw.Orders": "emptied"},
+    ),
+    "its table is gone": (source(), drop, source(), ["create raw.Orders"], {"raw.Orders": "created"}),
+    "it was a table": (stored(), untouched, source(), ["metadata raw.Orders"], {"raw.Orders": "created"}),
+    "it is taken over": (None, put, source(), ["adopt raw.Orders"], {"raw.Orders": "created"}),
+}  # fmt: skip
+
+
+def plan_of(catalog: Catalog, wanted: BuiltinObject) -> Plan:
+    return catalog.plan(spec("1.1", wanted), drift="repair", adopt={"raw.orders"})
+
+
+@pytest.mark.parametrize(("before", "edit", "wanted", "steps", "asked"), CASES.values(), ids=CASES)
+def test_a_source_is_refreshed_if_its_rows_are_none_or_of_another_definition(
+    before: BuiltinObject | None, edit: Edit, wanted: BuiltinObject, steps: list[str], asked: dict[str, str]
+) -> None:
+    catalog = deployed(*[] if before is None else [before])
+    edit(catalog)
+    plan = plan_of(catalog, wanted)
+    assert (did(plan), plan.sources_to_load()) == (steps, asked)
+    assert Plan.from_json(plan.to_json()).sources_to_load() == asked
+
+
+def test_a_new_definition_is_noted_and_the_rows_stay() -> None:
+    (step,) = plan_of(deployed(source()), source(source=V2)).steps
+    assert step.changes == ("~ definition: the next refresh starts a new generation",) and not step.losses
 
 
 @pytest.mark.parametrize("kind", [Kind.TABLE, Kind.LOG])
 def test_rows_that_a_table_keeps_are_lost_when_it_becomes_a_source(kind: Kind) -> None:
-    catalog = Catalog()
-    catalog.deploy(spec("1.0", source(kind=kind, source=None, keep=True)))
-    wanted = spec("1.1", source())
+    catalog, wanted = deployed(stored(kind, keep=True)), spec("1.1", source())
     check_messages(problems(catalog.plan(wanted)))
-    found = catalog.plan(wanted, accept_data_loss={"raw.Orders"})
-    assert (found.applicable, tuple(found.steps[0].losses.values()), found.sources_to_load()) == (
-        True,
-        ("all rows",),
-        CREATED,
-    )
+    plan = catalog.plan(wanted, accept_data_loss={"raw.Orders"})
+    assert plan.applicable and plan.sources_to_load() == {"raw.Orders": "created"}
+    assert tuple(plan.steps[0].losses.values()) == ("all rows",)
     appended = catalog.plan(spec("1.1", source(refresh={"options": {"mode": "append"}})))
     assert (appended.applicable, appended.steps[0].losses) == (True, {})
-    catalog.apply(found)
+    catalog.apply(plan)
     assert catalog.plan(wanted).steps == ()
-    reason = Catalog()
-    reason.deploy(spec("1.0", source(kind=kind, source=None, keep="billing")))
-    check_messages(problems(reason.plan(wanted, accept_data_loss={"raw.Orders"})))
+    check_messages(problems(deployed(stored(kind, keep="billing")).plan(wanted, accept_data_loss={"raw.Orders"})))
 
 
-def test_a_source_that_comes_back_gets_its_first_rows(catalog: Catalog) -> None:
-    catalog.deploy(spec("1.1", table("ops.t", *ONE)))
-    assert catalog.plan(spec("1.2", source(), table("ops.t", *ONE))).sources_to_load() == CREATED
+def test_a_source_that_comes_back_gets_its_first_rows() -> None:
+    catalog = deployed(source())
+    catalog.deploy(spec("1.1"))
+    assert catalog.plan(spec("1.2", source())).sources_to_load() == {"raw.Orders": "created"}
 
 
-@pytest.mark.parametrize(
-    ("wanted", "gone", "asked"),
-    [
-        (source(source=V2), False, "redefined"),
-        (EMPTIED, False, "emptied"),
-        (source(), True, "emptied"),
-    ],
-)
+GOES_ON: dict[str, tuple[BuiltinObject | None, Edit, BuiltinObject, dict[str, str]]] = {
+    "redefined": (source(), untouched, source(source=V2), {"raw.Orders": "redefined"}),
+    "emptied": (source(), untouched, source("id bigint", "rows string"), {"raw.Orders": "emptied"}),
+    "created again": (source(), drop, source(), {"raw.Orders": "emptied"}),
+    "created": (None, untouched, source(), {"raw.Orders": "created"}),
+    "its rows were kept": (source(), untouched, source(*ONE, "note string"), {}),
+}
+
+
+@pytest.mark.parametrize(("before", "edit", "wanted", "asked"), GOES_ON.values(), ids=GOES_ON)
 def test_a_deploy_that_goes_on_for_a_dead_one_asks_again(
-    catalog: Catalog, wanted: BuiltinObject, gone: bool, asked: str
+    before: BuiltinObject | None, edit: Edit, wanted: BuiltinObject, asked: dict[str, str]
 ) -> None:
-    if gone:
-        del catalog.things["raw.orders"]
-    decided = {"drift": "repair"}
-    spec_ = spec("1.1", wanted, table("ops.t", *ONE))
-    catalog.apply(catalog.plan(spec_, **decided), until=1)
-    assert catalog.plan(spec_, **decided).sources_to_load() == {"raw.Orders": asked}
-    catalog.deploy(spec_, **decided)
-    assert catalog.plan(spec_, **decided).steps == ()
-
-
-def test_a_deploy_that_goes_on_behind_a_created_table_asks_again() -> None:
-    catalog = Catalog()
-    catalog.apply(catalog.plan(spec("1.0", source())), until=1)
-    assert catalog.plan(spec("1.0", source())).sources_to_load() == CREATED
-
-
-def test_a_dead_deploy_that_kept_the_rows_asks_for_nothing(catalog: Catalog) -> None:
-    catalog.things["raw.orders"] = replace(catalog.things["raw.orders"], rows=10)
-    wanted = spec("1.1", source(*ONE, "note string"), table("ops.t", *ONE))
-    catalog.apply(catalog.plan(wanted), until=1)
-    assert catalog.plan(wanted).sources_to_load() == {}
-
-
-def test_what_a_plan_asks_for_survives_its_json(catalog: Catalog) -> None:
-    found = deployed(catalog, source(source=V2))
-    assert Plan.from_json(found.to_json()).sources_to_load() == REDEFINED
+    catalog = deployed(*[] if before is None else [before])
+    edit(catalog)
+    catalog.apply(plan_of(catalog, wanted), until=1)
+    plan = plan_of(catalog, wanted)
+    assert plan.sources_to_load() == asked
+    catalog.apply(plan)
+    assert plan_of(catalog, wanted).steps == ()

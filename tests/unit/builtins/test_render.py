@@ -1,4 +1,4 @@
-"""A plan for people, and for scripts."""
+"""A plan for people, for scripts, and in a file."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 from airflow_provider_rfr.builtins.model import CatalogSpec, DeclarationPlace, Dependency, Instance, Kind, Was
-from airflow_provider_rfr.builtins.plan import Plan, exit_code, render, summary
-from airflow_provider_rfr.exceptions import PlanError
-from tests.unit.builtins.catalogs import Catalog, column, made, mview, obj, sink, spec, table, view
+from airflow_provider_rfr.builtins.plan import Plan, ensure_current, exit_code, load_plan, render, save_plan, summary
+from airflow_provider_rfr.builtins.planner import plan as make_plan
+from airflow_provider_rfr.exceptions import PlanError, StalePlanError
+from tests.unit.builtins.catalogs import Catalog, column, deployed, made, mview, obj, sink, spec, table, view
+from tests.unit.messages import raises
 
 
 def versions() -> tuple[CatalogSpec, CatalogSpec]:
@@ -98,21 +102,14 @@ def test_one_line_an_object_with_its_reason_what_is_lost_and_who_depends_on_it()
     assert render(found).splitlines() == EXPECTED.replace("HASH", found.plan_hash[:12]).splitlines()
 
 
-def test_nothing_to_do_is_one_line_more_than_the_headline() -> None:
-    before, _ = versions()
-    catalog = Catalog()
-    assert render(catalog.plan(before)).startswith('Catalog "ops" new, wanted 1.6.2    plan ')
-    catalog.deploy(before)
-    assert render(catalog.plan(before)).splitlines()[1:] == ["No changes: 10 objects as declared."]
-
-
-def test_exit_codes() -> None:
+def test_nothing_to_do_is_one_line_more_than_the_headline_and_each_outcome_has_an_exit_code() -> None:
     before, after = versions()
     catalog = Catalog()
-    first = catalog.deploy(before)
-    assert exit_code(first) == 2 and exit_code(catalog.plan(before)) == 0
-    assert exit_code(catalog.plan(after)) == 1
-    assert exit_code(planned()) == 1
+    plan = catalog.deploy(before)
+    assert render(plan).startswith('Catalog "ops" new, wanted 1.6.2    plan ') and exit_code(plan) == 2
+    plan = catalog.plan(before)
+    assert render(plan).splitlines()[1:] == ["No changes: 10 objects as declared."] and exit_code(plan) == 0
+    assert exit_code(catalog.plan(after)) == exit_code(planned()) == 1
 
 
 def test_counts_are_those_of_the_last_line() -> None:
@@ -121,34 +118,32 @@ def test_counts_are_those_of_the_last_line() -> None:
     }  # fmt: skip
 
 
-def schema() -> dict[str, object]:
-    text = resources.files("airflow_provider_rfr.builtins").joinpath("plan_schema.json").read_text("utf-8")
-    return dict(json.loads(text))
-
-
 def test_the_json_is_as_its_schema_says_and_comes_back_as_the_same_plan() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
-    lake = obj_of_each_lake()
-    for found in (
-        planned(),
-        planned(drift="repair"),
-        Catalog().plan(versions()[0]),
-        Catalog().plan(spec("1.0", lake), instances={"lake": instances()}),
-        *unusual(),
+    schema = json.loads(
+        resources.files("airflow_provider_rfr.builtins").joinpath("plan_schema.json").read_text("utf-8")
+    )
+    jsonschema.Draft202012Validator.check_schema(schema)
+    log = obj(Kind.LOG, "ops.log", "line string", per_instance="lake")
+    for plan in (
+        *(planned(), planned(drift="repair"), Catalog().plan(versions()[0]), *unusual()),
+        Catalog().plan(spec("1.0", log), instances={"lake": (Instance("l1", "main"),)}),
     ):
-        document = json.loads(json.dumps(found.to_json()))
-        jsonschema.validate(document, schema())
-        assert (document["format"], document["exit_code"]) == (1, exit_code(found))
+        document = json.loads(json.dumps(plan.to_json()))
+        jsonschema.validate(document, schema)
+        assert (document["format"], document["exit_code"]) == (1, exit_code(plan))
         again = Plan.from_json(document)
-        assert again == found and again.plan_hash == found.plan_hash
-        assert again.to_json() == found.to_json()
+        assert again == plan and again.plan_hash == plan.plan_hash
+        assert again.to_json() == plan.to_json()
 
 
 def unusual() -> Iterator[Plan]:
     """Plans with details that few plans have."""
-    catalog, index = Catalog(), table("rfr_system.builtin_objects", "name string")
-    old, new = table("ops.a", "x int", "y int"), table("ops.b", "x int")
-    catalog.deploy(spec("1.0", index, old, new, sink("ops.k", "ops.a")))
+    index, old, new = (
+        table("rfr_system.builtin_objects", "name string"),
+        table("ops.a", "x int", "y int"),
+        table("ops.b", "x int"),
+    )
+    catalog = deployed(index, old, new, sink("ops.k", "ops.a"))
     catalog.user_view("bob.y", "SELECT y FROM ops.a", Dependency("ops.a", None, ("y",)))
     dropped = table("ops.a", "x int", keep="billing", comment="a")
     yield catalog.plan(spec("1.1", index, dropped, new, sink("ops.k", "ops.b")))
@@ -158,30 +153,19 @@ def unusual() -> Iterator[Plan]:
     assert found.applicable and {"since", "broken", "lists_objects"} <= details
     yield found
     yield catalog.plan(spec("1.1", obj(Kind.SOURCE, "ops.s", "x int", source={"a": 1})), adopt={"ops.s"})
-    nested = Catalog()
-    nested.deploy(spec("1.0", table("ops.a", "s struct<x:int,y:int>")))
-    found = nested.plan(
-        spec("1.1", table("ops.a", column("s struct<z:int>", Was(fields={"z": "x"})))), accept_data_loss={"ops.a.s.y"}
-    )
+    renamed = table("ops.a", column("s struct<z:int>", Was(fields={"z": "x"})))
+    nested = deployed(table("ops.a", "s struct<x:int,y:int>"))
+    found = nested.plan(spec("1.1", renamed), accept_data_loss={"ops.a.s.y"})
     operations = [one["op"] for step in found.steps for batch in step.details["updates"] for one in batch]
     assert found.applicable and operations == ["rename", "narrow"]
     yield found
 
 
-def obj_of_each_lake() -> object:
-    return obj(Kind.LOG, "ops.log", "line string", per_instance="lake")
-
-
-def instances() -> tuple[Instance, ...]:
-    return (Instance("l1", "main"),)
-
-
 def test_the_hash_holds_what_is_done_and_where_it_starts_and_not_what_is_only_shown() -> None:
     found = planned()
     assert replace(found, warnings=(), stale=(), unchanged=0).digest() == found.digest()
-    assert (
-        replace(found, steps=tuple(replace(step, rows=11, bytes=5) for step in found.steps)).digest() == found.digest()
-    )
+    shown = tuple(replace(step, rows=11, bytes=5) for step in found.steps)
+    assert replace(found, steps=shown).digest() == found.digest()
     for other in (
         replace(found, base_revision=2),
         replace(found, steps=found.steps[1:]),
@@ -214,11 +198,74 @@ def test_columns_stand_below_each_other_whatever_the_names_are() -> None:
 
 
 def test_a_view_that_is_let_break_has_one_line_below_what_breaks_it() -> None:
-    catalog = Catalog()
-    catalog.deploy(spec("1.0", table("ops.t", "x int", "y int")))
+    catalog = deployed(table("ops.t", "x int", "y int"))
     catalog.user_view("bob.y", "SELECT y FROM ops.t", Dependency("ops.t", None, ("y",)))
     found = catalog.plan(spec("1.1", table("ops.t", "x int"), removed=["ops.t.y"]), break_views={"bob.y"})
     assert [line.split() for line in render(found).splitlines() if "bob.y" in line] == [
         ["->", "view", "bob.y", "(user)", "break", "reads", "ops.t.y,", "which", "is", "removed"],
         ["#", "note", "view", "bob.y", "(user)", "breaks:", "reads", "ops.t.y,", "which", "is", "removed"],
     ]
+
+
+# A saved plan is applied only to what it was made from
+
+ONE = spec("1.0", table("ops.t", "x int"))
+TWO = spec("1.1", table("ops.t", "x bigint"), view("ops.v", "SELECT x FROM ops.t"))
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    found = Catalog().plan(TWO)
+    path = save_plan(found, tmp_path / "plan.json")
+    assert load_plan(path) == found
+    assert [item.name for item in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_it_is_applied_while_nothing_has_changed_though_rows_came_in(tmp_path: Path) -> None:
+    catalog = deployed(*ONE.objects)
+    saved = load_plan(save_plan(catalog.plan(TWO), tmp_path / "plan.json"))
+    live = catalog.live()
+    more = replace(live, objects={key: replace(obj, rows=1_000, bytes=9) for key, obj in live.objects.items()})
+    assert ensure_current(saved, make_plan(TWO, catalog.recorded, more, policies=saved.policies)) is saved
+
+
+def test_it_is_stale_after_another_deploy() -> None:
+    """The base has changed, and what differs is told."""
+    catalog = deployed(*ONE.objects)
+    saved = catalog.plan(TWO)
+    catalog.deploy(TWO)
+    with raises(StalePlanError):
+        ensure_current(saved, catalog.plan(TWO))
+
+
+OTHERS: dict[str, tuple[CatalogSpec, dict[str, Any]]] = {
+    "other code": (spec("1.2", *TWO.objects, table("ops.w", "x int")), {}),
+    "other policies": (TWO, {"break_views": {"bob.v"}}),
+    "another query": (spec("1.1", TWO.objects[0], view("ops.v", "SELECT x FROM ops.t WHERE x > 0")), {}),
+    "another project": (replace(TWO, project="other"), {}),
+}
+
+
+@pytest.mark.parametrize(("wanted", "policies"), OTHERS.values(), ids=OTHERS)
+def test_it_is_stale_for_anything_else(wanted: CatalogSpec, policies: dict[str, Any]) -> None:
+    catalog = deployed(*ONE.objects)
+    with raises(StalePlanError):
+        ensure_current(catalog.plan(TWO), catalog.plan(wanted, **policies))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '"plan"'])
+def test_a_file_that_holds_no_plan_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(PlanError):
+        load_plan(path)
+    with raises(PlanError):
+        load_plan(tmp_path / "absent.json")
+
+
+def test_a_plan_that_was_edited_is_refused(tmp_path: Path) -> None:
+    path = save_plan(Catalog().plan(TWO), tmp_path / "plan.json")
+    document = json.loads(path.read_text())
+    document["steps"][0]["how"] = "replace_empty"
+    path.write_text(json.dumps(document))
+    with raises(PlanError):
+        load_plan(path)

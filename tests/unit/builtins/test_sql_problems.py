@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, stable_id
 from airflow_provider_rfr.builtins.queries import column_problems, declared_columns
+from tests.unit.builtins.catalogs import table, view
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.builtins.spark_queries import COLUMNS, QUERIES
 
@@ -92,15 +92,9 @@ def test_a_column_is_told_wherever_it_stands_and_every_one_is() -> None:
     ]
 
 
-def view(name: str, query: str) -> BuiltinObject:
-    return BuiltinObject(Kind.VIEW, name, stable_id("p", name), query=query)
-
-
 def test_views_over_views_have_the_columns_that_their_queries_give() -> None:
-    table = BuiltinObject(Kind.TABLE, "ops.t", stable_id("p", "t"), (Column("A", "int"), Column("b", "int")))
-    columns_of = declared_columns(
-        [table, view("ops.v", "SELECT *, 1 AS c FROM ops.t"), view("ops.w", "SELECT a AS x FROM ops.v")]
-    )
+    views = view("ops.v", "SELECT *, 1 AS c FROM ops.t"), view("ops.w", "SELECT a AS x FROM ops.v")
+    columns_of = declared_columns([table("ops.t", "A int", "b int"), *views])
     query = "SELECT v.a, v.c, w.x, v.d, w.b FROM ops.v JOIN ops.w ON v.a = w.x"
     found = list(column_problems(query, columns_of, "ops"))
     assert [problem for *_, problem, _ in found] == ["ops.v has no column d", "ops.w has no column b"]

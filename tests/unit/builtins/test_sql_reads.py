@@ -1,15 +1,18 @@
-"""What a query reads: tables by its scopes, and the columns of them that it uses."""
+"""What a query reads, and what is not a query of a view."""
 
 from __future__ import annotations
+
+import logging
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.model import BuiltinObject, Dependency, Kind, stable_id
+from airflow_provider_rfr.builtins.model import Dependency
 from airflow_provider_rfr.builtins.queries import dependencies, object_reads, unqualified
-from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.builtins.sql import canonical_sql, columns_read, parse_query
+from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, UnreadableQueryError
+from tests.unit.builtins.catalogs import sink, view
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.messages import raises
 
@@ -18,10 +21,6 @@ ALL = None
 
 def reads(query: str) -> dict[str, tuple[str, ...] | None]:
     return {dependency.name: dependency.columns for dependency in dependencies(query, "ops")}
-
-
-def view(query: str, *depends_on: str) -> BuiltinObject:
-    return BuiltinObject(Kind.VIEW, "ops.v", stable_id("p", "ops.v"), query=query, depends_on=depends_on)
 
 
 @pytest.mark.parametrize(
@@ -64,24 +63,19 @@ def view(query: str, *depends_on: str) -> BuiltinObject:
         ("SELECT /*+ BROADCAST(r), REPARTITION(r.b) */ r.a FROM runs AS r", {"ops.runs": ("a",)}),
         ("SELECT a FROM parquet.`/data/x`", {"parquet.`/data/x`": ("a",)}),
         ("SELECT a FROM `x.y`", {"ops.`x.y`": ("a",)}),
-    ],
-)
-def test_tables_and_the_columns_of_them_that_are_used_are_found(query: str, found: dict) -> None:
-    assert reads(query) == found
-
-
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
         ("SELECT a FROM runs UNION ALL SELECT b FROM jobs", {"ops.runs": ("a",), "ops.jobs": ("b",)}),
         (
             "SELECT a FROM runs EXCEPT (SELECT b FROM jobs INTERSECT SELECT c FROM raw.x)",
             {"ops.runs": ("a",), "ops.jobs": ("b",), "raw.x": ("c",)},
         ),
         ("((SELECT a FROM runs) UNION (SELECT b FROM jobs)) ORDER BY 1", {"ops.runs": ("a",), "ops.jobs": ("b",)}),
+        (
+            "WITH c AS (SELECT a, b FROM runs) SELECT p.x FROM c PIVOT (sum(a) FOR b IN ('x')) AS p",
+            {"ops.runs": ("a", "b")},
+        ),
     ],
 )
-def test_set_operations_read_on_both_sides(query: str, found: dict) -> None:
+def test_tables_and_the_columns_of_them_that_are_used_are_found(query: str, found: dict) -> None:
     assert reads(query) == found
 
 
@@ -175,11 +169,6 @@ def test_however_sources_are_combined_each_is_read(sources: list[str], comma: st
     assert {dependency.name for dependency in dependencies(query, "OPS")} == names
 
 
-def test_a_pivot_over_what_with_names_reads_no_table_of_that_name() -> None:
-    query = "WITH c AS (SELECT a, b FROM runs) SELECT p.x FROM c PIVOT (sum(a) FOR b IN ('x')) AS p"
-    assert reads(query) == {"ops.runs": ("a", "b")}
-
-
 def test_the_metadata_of_a_known_table_is_read_from_that_table() -> None:
     query = "SELECT h.snapshot_id FROM ops.runs.history h JOIN lake.ops.runs.files f ON 1 = 1 JOIN ops.runs.branch_x b"
     known = {dependency.name: dependency.columns for dependency in dependencies(query, "", known={"ops.runs"})}
@@ -199,13 +188,16 @@ def test_what_is_not_known_is_read_by_its_whole_name() -> None:
 
 def test_a_query_that_can_t_be_parsed_reads_what_its_author_says() -> None:
     opaque = "SELECT a FROM t ??? b"
-    assert object_reads(view(opaque, "ops.B", "ops.a")) == (Dependency("ops.a"), Dependency("ops.b"))
+    assert object_reads(view("ops.v", opaque, depends_on=("ops.B", "ops.a"))) == (
+        Dependency("ops.a"),
+        Dependency("ops.b"),
+    )
     with pytest.raises(UnreadableQueryError):
-        object_reads(view(opaque))
+        object_reads(view("ops.v", opaque))
 
 
 def test_what_its_author_says_comes_on_top_of_what_is_found() -> None:
-    assert object_reads(view("SELECT a FROM t", "ops.T", "raw.x")) == (
+    assert object_reads(view("ops.v", "SELECT a FROM t", depends_on=("ops.T", "raw.x"))) == (
         Dependency("ops.t", None, ("a",)),
         Dependency("raw.x"),
     )
@@ -213,18 +205,108 @@ def test_what_its_author_says_comes_on_top_of_what_is_found() -> None:
 
 def test_depends_on_excuses_nothing_but_what_can_t_be_parsed() -> None:
     with raises(QueryError):
-        object_reads(view("DROP TABLE t", "ops.t"))
+        object_reads(view("ops.v", "DROP TABLE t", depends_on=("ops.t",)))
 
 
 def test_a_sink_reads_its_source() -> None:
-    sink = SinkSpec("ops.Runs", "files", {"path": "x"}, ("B", "a"))
-    obj = BuiltinObject(Kind.SINK, "ops.k", stable_id("p", "ops.k"), sink=sink)
-    assert object_reads(obj) == (Dependency("ops.runs", None, ("a", "b")),)
+    assert object_reads(sink("ops.k", "ops.Runs", "B", "a")) == (Dependency("ops.runs", None, ("a", "b")),)
 
 
 def test_names_without_a_namespace_are_told_apart_from_those_that_have_one() -> None:
     assert unqualified("WITH c AS (SELECT a FROM x) SELECT a FROM c, ops.y, `z.z`, f(1)") == ("`z.z`", "x")
 
 
-def test_a_swap_of_two_columns_changes_nothing_for_who_names_them() -> None:
-    assert reads("SELECT a, b FROM runs") == reads("SELECT b, a FROM runs")
+# Refusals
+
+
+STATEMENTS = (
+    *("CREATE VIEW v AS SELECT 1", "create table t as select 1", "DROP TABLE t", "ALTER TABLE t ADD COLUMN a int"),
+    *("TRUNCATE TABLE t", "INSERT INTO t SELECT 1", "UPDATE t SET a = 1", "DELETE FROM t", "VALUES (1, 2)", "TABLE t"),
+    *("MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN DELETE", "CALL rfr.system.expire_snapshots('t')"),
+    *("SHOW TABLES", "EXPLAIN SELECT 1", "SET x = 1", "USE ops", "CACHE TABLE t", "GRANT SELECT ON t TO u"),
+    "EXECUTE IMMEDIATE 'DROP TABLE t'",
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("", "it is empty"),
+        (" \n -- nothing\n", "it is empty"),
+        ("SELECT 1; SELECT 2", "more than one statement"),
+        ("SELECT 1; DROP TABLE t", "more than one statement"),
+        ("SELECT 1; DROP TABLE t;", "more than one statement"),
+        ("; SELECT 1", "more than one statement"),
+        ("SELECT 1;", "ends in a semicolon"),
+        ("SELECT 1 ; ; -- done", "ends in a semicolon"),
+        ("/* SELECT */ DROP TABLE t", "begins with 'DROP'"),
+        ("WITH x AS (SELECT 1 AS a) INSERT INTO t SELECT a FROM x", "it is not a SELECT"),
+        ("WITH x AS (INSERT INTO t SELECT 1) SELECT a FROM x", "it has INSERT in it"),
+        ("FROM t INSERT INTO u SELECT a", "it is not a SELECT"),
+        ("SELECT a INTO u FROM t", "it has INTO in it"),
+        ("SELECT", "names no columns"),
+        ("SELECT ? AS a", "it has a parameter"),
+        ("SELECT :a AS a", "it has a parameter"),
+        ("SELECT ${a} AS a", "it has braces"),
+        ("SELECT {{ a }} AS a", "it has braces"),
+        ("SELECT a FROM identifier('ops.t')", "IDENTIFIER()"),
+        ("SELECT a FROM STREAM(t)", "STREAM()"),
+        ("SELECT a -- hidden \\\n FROM t", "ends in a backslash"),
+        *((query, f"begins with '{query.split()[0].upper()}'") for query in STATEMENTS),
+    ],
+)
+def test_what_is_not_one_complete_select_is_refused(query: str, said: str) -> None:
+    with pytest.raises(QueryError) as refused:
+        dependencies(query, "ops")
+    assert said in str(refused.value)
+    assert not isinstance(refused.value, UnreadableQueryError)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT 'a", "has no end"),
+        ("SELECT a /* b", "has no end"),
+        ("SELECT a FROM `t", "has no end"),
+        ("SELECT a FROM", "line 1"),
+        ("SELECT a\nFROM t WHERE", "line 2"),
+        ("SELECT a b c FROM t", "line 1, column 12"),
+        ("WITH x AS (SELECT 1)", "line 1"),
+        ("SELECT " + "(" * 5_000 + "1" + ")" * 5_000, "nested too deeply"),
+        ("SELECT a FROM t WHERE " + "NOT " * 20_000 + "b", "nested too deeply"),
+    ],
+)
+def test_what_can_t_be_parsed_is_another_matter(query: str, said: str) -> None:
+    with pytest.raises(UnreadableQueryError) as refused:
+        dependencies(query, "ops")
+    assert said in str(refused.value)
+    assert "\x1b" not in str(refused.value)
+    assert canonical_sql(query)
+
+
+def test_a_long_query_is_none_that_is_nested_too_deeply() -> None:
+    union = " UNION ALL ".join(f"SELECT a{number} AS a FROM t{number}" for number in range(200))
+    assert len(dependencies(union, "ops")) == 200
+    terms = "SELECT a FROM t WHERE b IN (" + ", ".join(map(str, range(5_000))) + ")"
+    assert dependencies(terms, "ops")[0].columns == ("a", "b")
+
+
+def test_refusing_says_nothing_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        for query in ("SHOW TABLES", "CALL x.y()", "EXPLAIN SELECT 1"):
+            with pytest.raises(QueryError):
+                parse_query(query)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("text", ["a + 1", "CAST(a AS bigint)", "CASE WHEN a > 0 THEN b END -- why", "`a b`", "1"])
+def test_an_expression_is_over_columns(text: str) -> None:
+    columns_read(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a, b", "*", "a AS b", "a FROM t", "a) FROM (t", "(SELECT max(a) FROM t)", "a; DROP TABLE t", "a b c"]
+)
+def test_what_is_more_or_less_than_an_expression_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        columns_read(text)

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 from airflow.cli.cli_parser import get_parser
+
+
+class Printed(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Rfr = Callable[..., Printed]
+"""Takes words of the command line, and ``code``, the exit code that is expected."""
 
 
 def rfr(*arguments: Any) -> int:

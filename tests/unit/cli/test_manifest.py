@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import json
 import socket
 from functools import partial
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.cli import calls
+from tests.unit.cli.calls import Rfr
 from tests.unit.messages import check_messages
 
-manifest = partial(calls.rfr, "manifest")
 SHOP = Path(__file__).parents[1] / "streams" / "airbyte" / "manifests" / "shop.yaml"
 has_cdk = importlib.util.find_spec("airbyte_cdk") is not None
 needs_cdk = pytest.mark.skipif(not has_cdk, reason="the extra airbyte is not installed")
@@ -33,6 +31,12 @@ def _nothing_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a connection was made")
 
     monkeypatch.setattr(socket.socket, "connect", connected)
+
+
+@pytest.fixture
+def manifest(command: Rfr) -> Rfr:
+    """``airflow rfr manifest ...``."""
+    return partial(command, "manifest")
 
 
 @pytest.fixture
@@ -56,9 +60,8 @@ def definitions() -> dict[str, Any]:
 
 
 @needs_cdk
-def test_check_says_how_each_stream_would_be_read(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert manifest("check", SHOP, "--config", config, "--json") == 0
-    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+def test_check_says_how_each_stream_would_be_read(config: Path, manifest: Rfr) -> None:
+    found = {row["name"]: row for row in manifest("check", SHOP, "--config", config, "--json").json}
     assert [row["table"] for row in found.values()] == ["customers", "orders", "offset_events", "links", "windows"]
     assert {row["resumable"] for row in found.values()} == {"by page"}
     assert found["orders"] == {
@@ -77,9 +80,8 @@ def test_check_says_how_each_stream_would_be_read(config: Path, capsys: pytest.C
 
 
 @needs_cdk
-def test_check_prints_the_same_for_people(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert manifest("check", SHOP, "--config", config) == 0
-    captured = capsys.readouterr()
+def test_check_prints_the_same_for_people(config: Path, manifest: Rfr) -> None:
+    captured = manifest("check", SHOP, "--config", config)
     assert "Offset Events, in a target: offset_events\n  resumable: by page (page by page, by Offset" in captured.out
     assert "  partitions: none\n  primary key: id\n  schema: declared, columns: 2\n" in captured.out
     assert captured.err.endswith("shop.yaml: streams: 5, resumable by page: 5\n")
@@ -87,34 +89,31 @@ def test_check_prints_the_same_for_people(config: Path, capsys: pytest.CaptureFi
 
 
 @needs_cdk
-def test_check_says_how_fast_a_stream_is_read_at_most(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_how_fast_a_stream_is_read_at_most(config: Path, tmp_path: Path, manifest: Rfr) -> None:
     rate = {"type": "Rate", "limit": 100, "interval": "PT1M"}
     budget = {"type": "MovingWindowCallRatePolicy", "rates": [rate], "matchers": []}
     level = {"type": "ConcurrencyLevel", "default_concurrency": 4}
     limits = {"api_budget": {"type": "HTTPAPIBudget", "policies": [budget]}, "concurrency_level": level}
-    assert manifest("check", written(tmp_path, **limits), "--config", config) == 0
-    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  note: ")]
+    notes = [
+        line
+        for line in manifest("check", written(tmp_path, **limits), "--config", config).out.splitlines()
+        if line.startswith("  note: ")
+    ]
     assert notes == 5 * ["  note: at most 1.667 requests per second", "  note: at most 4 requests at the same time"]
 
 
 @needs_cdk
-def test_check_makes_up_a_configuration_that_it_is_not_given(capsys: pytest.CaptureFixture[str]) -> None:
-    assert manifest("check", SHOP) == 0
-    assert capsys.readouterr().err.splitlines()[0] == "made-up values of url, api_key; --config FILE gives others"
+def test_check_makes_up_a_configuration_that_it_is_not_given(manifest: Rfr) -> None:
+    assert manifest("check", SHOP).err.splitlines()[0] == "made-up values of url, api_key; --config FILE gives others"
 
 
 @needs_cdk
-def test_a_stream_of_one_request_is_counted_apart(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_of_one_request_is_counted_apart(config: Path, tmp_path: Path, manifest: Rfr) -> None:
     links, orders = definitions()["links"], definitions()["orders"]
     for stream in links, orders:
         del stream["retriever"]["paginator"]
     file = written(tmp_path, streams=[links, orders])
-    assert manifest("check", file, "--config", config) == 0
-    captured = capsys.readouterr()
+    captured = manifest("check", file, "--config", config)
     assert "links\n  resumable: one request (no paging, no partitions)\n" in captured.out
     assert "orders\n  resumable: by page (one page a slice)\n" in captured.out
     assert captured.err.endswith("streams: 2, resumable by page: 1, one request: 1\n")
@@ -122,14 +121,13 @@ def test_a_stream_of_one_request_is_counted_apart(
 
 @needs_cdk
 def test_a_stream_that_can_not_be_built_is_named_and_the_others_are_checked(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: Path, tmp_path: Path, manifest: Rfr
 ) -> None:
     windows = definitions()["windows"]
     windows["incremental_sync"]["start_datetime"] = "{{ config['start'] }}"
     file = written(tmp_path, streams=[windows, definitions()["links"]])
     config.write_text(config.read_text() + "start: '12/24/2025'\n")
-    assert manifest("check", file, "--config", config) == 1
-    captured = capsys.readouterr()
+    captured = manifest("check", file, "--config", config, code=1)
     assert "windows\n  resumable: no (ValueError: " in captured.out
     assert "'12/24/2025'" in captured.out
     assert "; see config.start)\n" in captured.out
@@ -137,24 +135,19 @@ def test_a_stream_that_can_not_be_built_is_named_and_the_others_are_checked(
 
 
 @needs_cdk
-def test_two_dynamic_streams_of_one_name_are_told_with_it(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_dynamic_streams_of_one_name_are_told_with_it(config: Path, tmp_path: Path, manifest: Rfr) -> None:
     mapping = {"type": "ComponentMappingDefinition", "field_path": ["name"], "value": "{{ components_values['name'] }}"}
     parameters = [{"name": "twice"}, {"name": "twice"}]
     listed = {"type": "StreamParametersDefinition", "list_of_parameters_for_stream": parameters}
     resolver = {"type": "ParametrizedComponentsResolver", "stream_parameters": listed, "components_mapping": [mapping]}
     template = definitions()["links"]
     dynamic = {"type": "DynamicDeclarativeStream", "stream_template": template, "components_resolver": resolver}
-    assert manifest("check", written(tmp_path, streams=[], dynamic_streams=[dynamic]), "--config", config) == 1
-    error = capsys.readouterr().err
+    error = manifest("check", written(tmp_path, streams=[], dynamic_streams=[dynamic]), "--config", config, code=1).err
     assert error == "source.manifest: Dynamic streams list contains a duplicate name: twice.\n"
 
 
 @needs_cdk
-def test_check_says_what_is_read_by_slice_or_at_once_and_why(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_what_is_read_by_slice_or_at_once_and_why(config: Path, tmp_path: Path, manifest: Rfr) -> None:
     orders, customers = definitions()["orders"], definitions()["customers"]
     for stream in orders, customers:
         stream["retriever"]["paginator"]["pagination_strategy"] = {**CODE, "page_size": 3}
@@ -163,12 +156,14 @@ def test_check_says_what_is_read_by_slice_or_at_once_and_why(
         {"type": "ListPartitionRouter", "values": ["a", "b"], "cursor_field": "kind"},
     ]
     file = written(tmp_path, streams=[orders, customers])
-    assert manifest("check", file, "--config", config) == 1
-    assert "which is Python code that comes with the connector; if you trust it" in capsys.readouterr().err
+    error = manifest("check", file, "--config", config, code=1).err
+    assert "which is Python code that comes with the connector; if you trust it" in error
     components = tmp_path / "components.py"
     components.write_text(COUNTER)
-    assert manifest("check", file, "--config", config, "--components", components, "--json") == 0
-    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    found = {
+        row["name"]: row
+        for row in manifest("check", file, "--config", config, "--components", components, "--json").json
+    }
     assert (found["orders"]["resumable"], found["customers"]["resumable"]) == ("by slice", "no")
     assert found["orders"]["partitions"] == ["SubstreamPartitionRouter of customers", "ListPartitionRouter of 2 values"]
     assert found["orders"]["why"] == "a slice is read whole: Counting may keep state"
@@ -176,9 +171,7 @@ def test_check_says_what_is_read_by_slice_or_at_once_and_why(
 
 
 @needs_cdk
-def test_a_refresh_token_that_each_use_replaces_is_no_obstacle(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refresh_token_that_each_use_replaces_is_no_obstacle(config: Path, tmp_path: Path, manifest: Rfr) -> None:
     customers = definitions()["customers"]
     customers["retriever"]["requester"] = {
         **definitions()["requester"],
@@ -193,14 +186,13 @@ def test_a_refresh_token_that_each_use_replaces_is_no_obstacle(
         },
     }
     file = written(tmp_path, streams=[customers])
-    assert manifest("check", file, "--config", config, "--json") == 0
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = manifest("check", file, "--config", config, "--json").json
     assert (row["resumable"], row["is_readable"]) == ("by page", True)
 
 
 @needs_cdk
 def test_streams_and_schemas_that_the_api_is_asked_for_are_said_to_be_so(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: Path, tmp_path: Path, manifest: Rfr
 ) -> None:
     customers, retriever = definitions()["customers"], definitions()["customers"]["retriever"]
     dynamic = {
@@ -221,20 +213,16 @@ def test_streams_and_schemas_that_the_api_is_asked_for_are_said_to_be_so(
         },
     }
     file = written(tmp_path, streams=[{**customers, "schema_loader": dynamic}], dynamic_streams=[tables])
-    assert manifest("check", file, "--config", config, "--json") == 0
-    asked, listed = json.loads(capsys.readouterr().out)
+    asked, listed = manifest("check", file, "--config", config, "--json").json
     assert (asked["schema"], asked["columns"]) == ("asked of the API", None)
     assert (listed["name"], listed["table"], listed["resumable"]) == ("tables", None, None)
     assert listed["why"] == "not known before the API lists these streams"
 
 
 @needs_cdk
-def test_what_keeps_a_manifest_from_building_is_one_sentence_each(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_keeps_a_manifest_from_building_is_one_sentence_each(config: Path, tmp_path: Path, manifest: Rfr) -> None:
     def said(*arguments: Any) -> str:
-        assert manifest("check", *arguments) == 1
-        captured = capsys.readouterr()
+        captured = manifest("check", *arguments, code=1)
         assert not captured.out
         return captured.err
 
@@ -252,12 +240,12 @@ def test_what_keeps_a_manifest_from_building_is_one_sentence_each(
 
 
 @pytest.mark.skipif(has_cdk, reason="the extra airbyte is installed")
-def test_without_the_extra_one_sentence_says_what_to_install(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert manifest("check", SHOP, "--config", config) == 1
-    assert "; write pip install 'airflow-provider-rfr[airbyte]'" in capsys.readouterr().err
+def test_without_the_extra_one_sentence_says_what_to_install(config: Path, manifest: Rfr) -> None:
+    error = manifest("check", SHOP, "--config", config, code=1).err
+    assert "; write pip install 'airflow-provider-rfr[airbyte]'" in error
 
 
-def test_the_connection_to_make_has_the_fields_of_the_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_connection_to_make_has_the_fields_of_the_spec(tmp_path: Path, manifest: Rfr) -> None:
     key = {"type": "string", "airbyte_secret": True}
     login = {"title": "Log in", "properties": {"kind": {"const": "login"}, "pin": key}, "required": ["pin"]}
     specification = {
@@ -271,8 +259,7 @@ def test_the_connection_to_make_has_the_fields_of_the_spec(tmp_path: Path, capsy
         },
     }
     file = written(tmp_path, spec={"type": "Spec", "connection_specification": specification})
-    assert manifest("connection", file, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = manifest("connection", file, "--json").json
     assert found["conn_type"] == "rfr_api"
     assert [(field["field"], field["secret"], field["required"], field["type"]) for field in found["fields"]] == [
         ("password", True, True, "string"),
@@ -283,7 +270,6 @@ def test_the_connection_to_make_has_the_fields_of_the_spec(tmp_path: Path, capsy
         ("extra.secrets.credentials.pin", True, True, "string"),
         ("extra.credentials.kind", False, False, "'none'"),
     ]
-    assert manifest("connection", file) == 0
-    out = capsys.readouterr().out
+    out = manifest("connection", file).out
     assert "  password: api_key (secret, required, string) API key\n" in out
     assert "  extra.secrets.credentials.pin: credentials.pin of 'Log in' (secret, required, string)\n" in out

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,7 @@ from airflow_provider_rfr.refresh.follow import Bar
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import RefreshState
 from tests.soon import PATIENCE
-from tests.unit.cli import calls
-from tests.unit.cli.calls import told
+from tests.unit.cli.calls import Rfr
 from tests.unit.messages import check_messages
 from tests.unit.refresh.test_state import begun, read_page
 from tests.unit.triggers.lake import Lake
@@ -39,36 +39,31 @@ CANARY = "canary-5c1e"
 ESCAPE = "\x1b[31m\x07\u202ered"
 
 
-def rfr(*arguments: Any) -> int:
-    """``airflow rfr refresh ...`` in this process; returns the exit code."""
-    return calls.rfr("refresh", *arguments, "--lake-conn-id", "lake")
+@pytest.fixture
+def rfr(command: Rfr, lake: Lake) -> Rfr:
+    """``airflow rfr refresh ...`` on the lake."""
+    return lambda *arguments, code=0: command("refresh", *arguments, "--lake-conn-id", "lake", code=code)
 
 
 def published(ledger: Ledger) -> None:
     ledger.commit([], state=RefreshState.PUBLISHED, published_rows=1234, snapshot_id=2**60)
 
 
-def test_a_lake_without_refreshes_is_told_in_a_sentence(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rfr("list") == 0
-    assert "nothing was refreshed yet" in capsys.readouterr().out
-    assert rfr("list", "--json") == 0
-    assert told(capsys) == {"tables": []}
+def test_a_lake_without_refreshes_is_told_in_a_sentence(rfr: Rfr) -> None:
+    assert "nothing was refreshed yet" in rfr("list").out
+    assert rfr("list", "--json").json == {"tables": []}
     for name in ("show", "history", "watch"):
-        assert rfr(name, NAME) == 1
-        assert "table: no refresh of raw.orders was begun; see airflow rfr refresh list" in capsys.readouterr().err
-    assert rfr("list", NAME) == 1
-    assert "table: no refresh of raw.orders was begun" in capsys.readouterr().err
-    assert rfr("show", "orders") == 1
-    assert "'orders' is not a table name; write namespace.table" in capsys.readouterr().err
+        assert "table: no refresh of raw.orders was begun; see airflow rfr refresh list" in rfr(name, NAME, code=1).err
+    assert "table: no refresh of raw.orders was begun" in rfr("list", NAME, code=1).err
+    assert "'orders' is not a table name; write namespace.table" in rfr("show", "orders", code=1).err
 
 
-def test_a_list_has_a_row_for_each_table_and_what_is_wrong(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_has_a_row_for_each_table_and_what_is_wrong(lake: Lake, rfr: Rfr) -> None:
     published(begun(lake.catalog, "raw.fine"))
     ledger = begun(lake.catalog)
     read_page(ledger)
     ledger.end("SourceError: 503")
-    assert rfr("list") == 0
-    head, first, second, why = capsys.readouterr().out.splitlines()
+    head, first, second, why = rfr("list").out.splitlines()
     assert head.split() == [
         "TABLE",
         "STATE",
@@ -85,79 +80,63 @@ def test_a_list_has_a_row_for_each_table_and_what_is_wrong(lake: Lake, capsys: p
     assert first.endswith("shop/monday/refresh")
     assert second.startswith("raw.fine")
     assert why.startswith("raw.orders: Attempt 1 failed; the pages read so far are kept")
-    assert rfr("list", "raw.fine", "--json") == 0
-    (found,) = told(capsys)["tables"]
+    (found,) = rfr("list", "raw.fine", "--json").json["tables"]
     assert (found["state"], found["percent"], found["published_rows"]) == ("published", 100, 1234)
 
 
-def test_a_table_that_is_named_twice_is_one_row_and_columns_keep_their_places(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_that_is_named_twice_is_one_row_and_columns_keep_their_places(lake: Lake, rfr: Rfr) -> None:
     begun(lake.catalog, "raw.failed").end("SourceError: 503")
     ledger = begun(lake.catalog)
     read_page(ledger)
-    assert rfr("list", NAME, NAME, "raw.failed") == 0
-    head, first, second, *_ = capsys.readouterr().out.splitlines()
+    head, first, second, *_ = rfr("list", NAME, NAME, "raw.failed").out.splitlines()
     assert (first.split()[0], second.split()[0]) == ("raw.failed", NAME)
     places = [head.index(name) for name in ("DONE", "LEFT", "PAGES", "PAGES/S", "ATTEMPTS", "RUN")]
     assert places == sorted(places)
 
 
 def test_a_catalog_that_never_answers_is_told_in_a_sentence(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, rfr: Rfr
 ) -> None:
     monkeypatch.setattr(common, "_ANSWER_SECONDS", 0.1)
     monkeypatch.setattr("airflow_provider_rfr.lake.catalog.open_catalog", lambda _: time.sleep(2))
-    assert rfr("list") == 1
-    assert "the catalog gives no answer within 0.1 s; airflow rfr doctor may say why" in capsys.readouterr().err
+    assert "the catalog gives no answer within 0.1 s; airflow rfr doctor may say why" in rfr("list", code=1).err
 
 
-def test_one_refresh_is_shown_whole(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_refresh_is_shown_whole(lake: Lake, rfr: Rfr) -> None:
     where = "day = '2026-01-01'"
     begun(lake.catalog, where=where).end("SourceError: 503")
-    assert rfr("show", NAME) == 1
-    assert f"raw.orders has no refresh of its own, only of parts; give one of: {where}" in capsys.readouterr().err
-    assert rfr("show", NAME, "--replace-where", where) == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert f"raw.orders has no refresh of its own, only of parts; give one of: {where}" in rfr("show", NAME, code=1).err
+    lines = rfr("show", NAME, "--replace-where", where).out.splitlines()
     assert f"table: {NAME} ({where})" in lines
     assert "error: SourceError: 503" in lines
-    assert rfr("show", NAME, "--replace-where", where, "-o", "yaml") == 0
-    assert "state: failed" in capsys.readouterr().out
+    assert "state: failed" in rfr("show", NAME, "--replace-where", where, "-o", "yaml").out
 
 
-def test_history_lists_what_became_of_each_generation(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_lists_what_became_of_each_generation(lake: Lake, rfr: Rfr) -> None:
     published(begun(lake.catalog))
     begun(lake.catalog).end("TypeMismatchError: no number", refused_under="rules")
     begun(lake.catalog)
-    assert rfr("history", NAME, "--json") == 0
-    found = told(capsys)
+    found = rfr("history", NAME, "--json").json
     assert found["table"] == NAME
     assert [generation["outcome"] for generation in found["generations"]] == ["reading", "refused", "published"]
     assert found["generations"][2]["rows"] == 1234
-    assert rfr("history", NAME) == 0
-    assert "TypeMismatchError: no number" in capsys.readouterr().out
+    assert "TypeMismatchError: no number" in rfr("history", NAME).out
 
 
-def test_texts_of_a_source_do_not_steer_the_terminal(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_of_a_source_do_not_steer_the_terminal(lake: Lake, rfr: Rfr) -> None:
     where = f"name = '{ESCAPE}[bold]'"
     begun(lake.catalog, where=where, dag_run_id=ESCAPE).end(f"SourceError: {ESCAPE}\n{ESCAPE}")
-    for name in ("show", "history", "watch"):
-        rfr(name, NAME, "--replace-where", where)
-    rfr("list")
-    rfr("show", NAME)
-    told_all = capsys.readouterr()
-    assert not set("\x1b\x07\u202e") & set(told_all.out + told_all.err)
-    assert "[bold]" in told_all.out
+    part = ("--replace-where", where)
+    printed = [rfr("show", NAME, *part), rfr("history", NAME, *part), rfr("watch", NAME, *part, code=1), rfr("list")]
+    printed.append(rfr("show", NAME, code=1))
+    everything = "".join(out + err for out, err in printed)
+    assert not set("\x1b\x07\u202e") & set(everything)
+    assert "[bold]" in everything
 
 
 @pytest.mark.parametrize(("error", "code", "state"), [(None, 0, "published"), ("SourceError: 503", 1, "failed")])
 def test_watch_ends_with_the_refresh_and_says_how(
-    error: str | None,
-    code: int,
-    state: str,
-    lake: Lake,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    error: str | None, code: int, state: str, lake: Lake, monkeypatch: pytest.MonkeyPatch, rfr: Rfr
 ) -> None:
     monkeypatch.setattr(commands, "_POLL_SECONDS", 0.05)
     ledger = begun(lake.catalog)
@@ -170,42 +149,42 @@ def test_watch_ends_with_the_refresh_and_says_how(
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert rfr("watch", NAME) == code
+    lines = rfr("watch", NAME, code=code).out.splitlines()
     thread.join()
-    lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("raw.orders: generation 1, round 1: 1 pages, 1 records, 1 of 4 partitions")
     assert lines[-1].startswith(f"raw.orders: {state}: ")
-    assert rfr("watch", NAME, "--json") == code
-    assert told(capsys)["state"] == state
+    assert rfr("watch", NAME, "--json", code=code).json["state"] == state
 
 
 @pytest.mark.parametrize(("error", "outcome"), [("SourceError: 503", "failed"), ("it was stopped", "stopped")])
 def test_watch_follows_a_task_that_airflow_tries_again(
-    error: str, outcome: str, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: str,
+    outcome: str,
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    airflow_says: Callable[..., None],
+    rfr: Rfr,
 ) -> None:
     monkeypatch.setattr(commands, "_POLL_SECONDS", 0.05)
-    monkeypatch.setattr(
-        tasks, "_states", lambda wanted: {task: tasks._TaskState("up_for_retry", None) for task in wanted}
-    )
+    airflow_says("up_for_retry")
     ledger = begun(lake.catalog)
     read_page(ledger)
     ledger.end(error, outcome)
     thread = threading.Timer(0.5, lambda: published(begun(lake.catalog)))
     thread.start()
-    assert rfr("watch", NAME) == 0
+    assert rfr("watch", NAME).out.splitlines()[-1].startswith("raw.orders: published: ")
     thread.join()
-    assert capsys.readouterr().out.splitlines()[-1].startswith("raw.orders: published: ")
 
 
-def test_watch_ends_with_a_task_that_airflow_does_not_try_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._TaskState("failed", None) for task in wanted})
-    begun(lake.catalog).end("SourceError: 503")
-    assert rfr("watch", NAME) == 1
-
-
-def test_watch_draws_a_bar_in_a_terminal(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_watch_ends_with_a_task_that_airflow_does_not_try_again(
+    lake: Lake, airflow_says: Callable[..., None], rfr: Rfr
 ) -> None:
+    airflow_says("failed")
+    begun(lake.catalog).end("SourceError: 503")
+    rfr("watch", NAME, code=1)
+
+
+def test_watch_draws_a_bar_in_a_terminal(lake: Lake, monkeypatch: pytest.MonkeyPatch, rfr: Rfr) -> None:
     monkeypatch.setattr(commands, "_POLL_SECONDS", 0.0)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
@@ -221,14 +200,14 @@ def test_watch_draws_a_bar_in_a_terminal(
             published(ledger)
 
     monkeypatch.setattr(Bar, "update", once)
-    assert rfr("watch", NAME) == 0
+    rfr("watch", NAME)
     assert shown[0] == "reading, 0 %, 0 of 4, 0 pages"
     assert shown[-1].startswith("published, 100 %")
 
 
 @pytest.mark.parametrize("first", [1, 2])
 def test_watch_outlives_a_catalog_that_is_away_for_a_moment(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], first: int
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, first: int, rfr: Rfr
 ) -> None:
     monkeypatch.setattr(commands, "_POLL_SECONDS", 0.0)
     ledger, load, looks = begun(lake.catalog), LedgerTable.load, []
@@ -242,23 +221,22 @@ def test_watch_outlives_a_catalog_that_is_away_for_a_moment(
         return load(*arguments)
 
     monkeypatch.setattr(LedgerTable, "load", flaky)
-    assert rfr("watch", NAME) == 0
+    rfr("watch", NAME)
     looks[:] = [1] * 1
     monkeypatch.setattr(LedgerTable, "load", lambda *_: (_ for _ in ()).throw(ConnectionError("canary-7f1c")))
-    assert rfr("watch", NAME) == 1
-    assert rfr("list", NAME) == 0
-    said = capsys.readouterr()
+    rfr("watch", NAME, code=1)
+    said = rfr("list", NAME)
     assert "The ledger can't be read: ConnectionError" in said.out
     assert "canary" not in said.out + said.err
 
 
-def test_ctrl_c_ends_the_watch_and_not_the_refresh(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_watch_and_not_the_refresh(lake: Lake, monkeypatch: pytest.MonkeyPatch, rfr: Rfr) -> None:
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
     begun(lake.catalog)
     monkeypatch.setattr(commands.time, "sleep", interrupted)
-    assert rfr("watch", NAME, "--json") == 130
+    rfr("watch", NAME, "--json", code=130)
 
 
 @pytest.mark.test
@@ -295,7 +273,7 @@ def test_a_terminal_without_the_letters_of_a_name_shows_their_numbers(lake: Lake
 
 
 def test_no_secret_of_the_lake_is_told_whatever_fails(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rfr: Rfr
 ) -> None:
     ledger = begun(lake.catalog)
     connection = {"conn_type": "rfr_lake", "login": "me", "password": CANARY}
@@ -311,8 +289,7 @@ def test_no_secret_of_the_lake_is_told_whatever_fails(
     for settings, code in ((there, 0), (away, 1)):
         monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(settings))
         for words in (["list"], ["show", NAME], ["history", NAME], ["list", "--json"], ["show", NAME, "--json"]):
-            assert rfr(*words) == code
-            said = capsys.readouterr()
+            said = rfr(*words, code=code)
             assert said.out + said.err
             assert CANARY not in said.out + said.err
     ledger.end("it is over")
@@ -328,18 +305,17 @@ def test_no_secret_of_the_lake_is_told_whatever_fails(
     ],
 )
 def test_an_address_is_told_without_what_may_be_secret_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, kind: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, kind: str, said: str, rfr: Rfr
 ) -> None:
     extra = {"catalog_type": kind, "warehouse": str(tmp_path)}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "rfr_lake", "host": host, "extra": extra}))
-    assert rfr("list") == 1
-    told = capsys.readouterr()
+    told = rfr("list", code=1)
     assert said in told.err
     assert CANARY not in told.out + told.err
 
 
 def test_a_part_s_ledger_that_can_not_be_read_is_told_as_such(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, rfr: Rfr
 ) -> None:
     where = "day = '2026-01-01'"
     begun(lake.catalog, where=where)
@@ -348,65 +324,51 @@ def test_a_part_s_ledger_that_can_not_be_read_is_told_as_such(
         raise LedgerError("it is broken")
 
     monkeypatch.setattr(inspection, "_header_now", broken)
-    assert rfr("show", NAME) == 1
-    assert "The ledger can't be read: it is broken; see airflow rfr refresh list" in capsys.readouterr().err
-    assert rfr("history", NAME, "--replace-where", where) == 1
-    assert "The ledger can't be read: it is broken" in capsys.readouterr().out
-    assert rfr("history", NAME, "--replace-where", where, "--json") == 1
-    found = json.loads(capsys.readouterr().out)
+    assert "The ledger can't be read: it is broken; see airflow rfr refresh list" in rfr("show", NAME, code=1).err
+    assert "The ledger can't be read: it is broken" in rfr("history", NAME, "--replace-where", where, code=1).out
+    found = rfr("history", NAME, "--replace-where", where, "--json", code=1).json
     assert (found["state"], found["generations"]) == ("unreadable", [])
 
 
 @pytest.mark.parametrize("name", ["list", "show"])
 def test_a_killed_attempt_is_told_as_on_the_page_as_soon_as_airflow_knows(
-    name: str, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, lake: Lake, airflow_says: Callable[..., None], rfr: Rfr
 ) -> None:
     read_page(begun(lake.catalog))
-    monkeypatch.setattr(
-        tasks, "_states", lambda wanted: {task: tasks._TaskState("up_for_retry", None) for task in wanted}
-    )
-    assert rfr(name, NAME, "--json") == 0
-    output = told(capsys)
+    airflow_says("up_for_retry")
+    output = rfr(name, NAME, "--json").json
     status = output["tables"][0] if name == "list" else output
     assert (status["state"], status["seconds_left"]) == ("waiting", None)
     check_messages(status["sentence"])
 
 
 def test_the_ledgers_alone_are_asked_where_airflow_has_no_database(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, rfr: Rfr
 ) -> None:
     def fail(wanted: Any) -> Any:
         raise OperationalError("SELECT", {}, Exception("no such table"))
 
     monkeypatch.setattr(tasks, "_states", fail)
     begun(lake.catalog)
-    assert rfr("list", "--json") == 0
-    assert told(capsys)["tables"][0]["state"] == "reading"
+    assert rfr("list", "--json").json["tables"][0]["state"] == "reading"
 
 
-def test_a_dropped_ledger_is_gone_with_its_files_and_the_table_stays(
-    lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dropped_ledger_is_gone_with_its_files_and_the_table_stays(lake: Lake, tmp_path: Path, rfr: Rfr) -> None:
     lake.catalog.create_namespace_if_not_exists("raw")
     lake.catalog.create_table(NAME, Schema())
     ledger = begun(lake.catalog)
     read_page(ledger)
     folder = Path(ledger.folder.removeprefix("file://"))
-    assert rfr("drop", NAME) == 1
-    assert f"table: a refresh of {NAME} is running; wait for its end" in capsys.readouterr().err
+    assert f"table: a refresh of {NAME} is running; wait for its end" in rfr("drop", NAME, code=1).err
     ledger.end("SourceError: 503")
-    assert rfr("drop", NAME) == 0
-    assert "The next run reads all pages of raw.orders again" in capsys.readouterr().out
+    assert "The next run reads all pages of raw.orders again" in rfr("drop", NAME).out
     assert LedgerTable.load(lake.catalog, NAME) is None
     assert not [file for file in folder.rglob("*") if file.is_file()]
     assert lake.catalog.table_exists(NAME)
-    assert rfr("drop", NAME) == 1
-    assert f"table: no refresh of {NAME} was begun" in capsys.readouterr().err
+    assert f"table: no refresh of {NAME} was begun" in rfr("drop", NAME, code=1).err
 
 
-def test_a_damaged_ledger_is_named_with_its_remedy_and_can_be_dropped(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_ledger_is_named_with_its_remedy_and_can_be_dropped(lake: Lake) -> None:
     read_page(begun(lake.catalog))
     [damaged] = lake.catalog.load_table(f"{NAME}__rfr_ledger").metadata.snapshots[-1:]
     Path(damaged.manifest_list.removeprefix("file://")).unlink()

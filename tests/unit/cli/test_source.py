@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_rfr.sample_api import SHOP
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
-from tests.unit.cli import calls
+from tests.unit.cli.calls import Printed, Rfr
 from tests.unit.messages import check_messages
 
 pytestmark = pytest.mark.test
@@ -80,12 +80,18 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def read(*arguments: Any, file: Any = SHOP) -> int:
-    return calls.rfr("source", "read", file, *arguments, "--api-conn-id", "shop")
+@pytest.fixture
+def read(command: Rfr) -> Rfr:
+    """``airflow rfr source read``, of the shop or another file."""
+
+    def call(*arguments: Any, file: Path = SHOP, code: int = 0) -> Printed:
+        return command("source", "read", file, *arguments, "--api-conn-id", "shop", code=code)
+
+    return call
 
 
-def ids(capsys: pytest.CaptureFixture[str]) -> list[int]:
-    return [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+def ids(printed: Printed) -> list[int]:
+    return [json.loads(line)["id"] for line in printed.out.splitlines()]
 
 
 def state_of(file: Path) -> Any:
@@ -95,10 +101,9 @@ def state_of(file: Path) -> Any:
 
 @pytest.mark.parametrize("stream", ["orders", "invoices", "customers", "customer_orders", "items"])
 def test_every_record_is_a_line_and_the_state_comes_last_on_standard_error(
-    api: SampleApi, config: Path, capsys: pytest.CaptureFixture[str], stream: str
+    api: SampleApi, config: Path, stream: str, read: Rfr
 ) -> None:
-    assert read(stream, "--config", config) == 0
-    captured = capsys.readouterr()
+    captured = read(stream, "--config", config)
     records = [json.loads(line) for line in captured.out.splitlines()]
     path = {"items": "/partitions/items", "customer_orders": "/orders"}.get(stream, f"/{stream}")
     assert sorted(record["id"] for record in records) == sorted(api.truth(path)["ids"])
@@ -107,42 +112,33 @@ def test_every_record_is_a_line_and_the_state_comes_last_on_standard_error(
 
 
 def test_a_limit_ends_the_read_and_the_next_one_repeats_no_page_that_was_whole(
-    api: SampleApi, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    api: SampleApi, config: Path, tmp_path: Path, read: Rfr
 ) -> None:
     state, arguments = tmp_path / "state.json", ("orders", "--config", config)
-    assert read(*arguments, "--limit", 7, "--state", state) == 0
-    first = ids(capsys)
+    first = ids(read(*arguments, "--limit", 7, "--state", state))
     assert len(first) == 7
     assert api.counts()["requests"] == 2
-    assert read(*arguments, "--state", state) == 0
-    rest = ids(capsys)
+    rest = ids(read(*arguments, "--state", state))
     assert first[:5] + rest == sorted(api.truth("/orders")["ids"])
-    assert read(*arguments, "--state", state) == 0
-    assert ids(capsys) == []
+    assert ids(read(*arguments, "--state", state)) == []
 
 
 def test_a_limit_at_the_end_of_a_page_asks_for_no_further_page(
-    api: SampleApi, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    api: SampleApi, config: Path, tmp_path: Path, read: Rfr
 ) -> None:
-    state = tmp_path / "state.json"
-    assert read("orders", "--config", config, "--limit", 5, "--state", state) == 0
-    assert (len(ids(capsys)), api.counts()["requests"]) == (5, 1)
-    assert read("orders", "--config", config, "--limit", 5, "--state", state) == 0
-    assert ids(capsys)[0] == 6
+    arguments = ("orders", "--config", config, "--limit", 5, "--state", tmp_path / "state.json")
+    assert (len(ids(read(*arguments))), api.counts()["requests"]) == (5, 1)
+    assert ids(read(*arguments))[0] == 6
 
 
-def test_a_read_that_fails_keeps_the_pages_before(
-    api: SampleApi, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_read_that_fails_keeps_the_pages_before(api: SampleApi, config: Path, tmp_path: Path, read: Rfr) -> None:
     state, arguments = tmp_path / "state.json", ("orders", "--config", config)
     api.set_faults({"kind": "error", "path": "/orders", "after": 2, "status": 403})
-    assert read(*arguments, "--state", state) == 1
-    captured = capsys.readouterr()
+    captured = read(*arguments, "--state", state, code=1)
     assert len(captured.out.splitlines()) == 10
     assert "403" in captured.err and KEY not in captured.err
     api.set_faults()
-    assert read(*arguments, "--state", state) == 0
-    assert ids(capsys)[0] == 11
+    assert ids(read(*arguments, "--state", state))[0] == 11
 
 
 def test_a_sigkill_loses_no_record_that_the_state_covers(api: SampleApi, config: Path, tmp_path: Path) -> None:
@@ -164,29 +160,21 @@ def test_a_sigkill_loses_no_record_that_the_state_covers(api: SampleApi, config:
     assert rest[0] in (truth[10], truth[15])
 
 
-def test_states_of_other_streams_stay_in_the_file(
-    api: SampleApi, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_states_of_other_streams_stay_in_the_file(api: SampleApi, config: Path, tmp_path: Path, read: Rfr) -> None:
     state = tmp_path / "state.json"
-    for stream in ("orders", "customers", "orders"):
-        assert read(stream, "--config", config, "--limit", 3 if stream == "customers" else 10, "--state", state) == 0
+    for stream, limit in (("orders", 10), ("customers", 3), ("orders", 10)):
+        assert len(ids(read(stream, "--config", config, "--limit", limit, "--state", state))) == limit
     names = [message["stream"]["stream_descriptor"]["name"] for message in json.loads(state.read_text())]
     assert sorted(names) == ["customers", "orders"]
-    assert len(ids(capsys)) == 10 + 3 + 10
 
 
 @pytest.mark.skipif(importlib.util.find_spec("airbyte_cdk") is None, reason="the extra airbyte is not installed")
-def test_a_manifest_of_airbyte_is_read_and_resumed_by_page(
-    api: SampleApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_manifest_of_airbyte_is_read_and_resumed_by_page(api: SampleApi, tmp_path: Path, read: Rfr) -> None:
     manifest, state = tmp_path / "manifest.yaml", tmp_path / "state.json"
     manifest.write_text(MANIFEST)
-    assert read("orders", "--limit", 7, "--state", state, file=manifest) == 0
-    first = ids(capsys)
-    assert read("orders", "--state", state, file=manifest) == 0
-    captured = capsys.readouterr()
-    rest = [json.loads(line)["id"] for line in captured.out.splitlines()]
-    assert first[:5] + rest == sorted(api.truth("/orders")["ids"])
+    first = ids(read("orders", "--limit", 7, "--state", state, file=manifest))
+    captured = read("orders", "--state", state, file=manifest)
+    assert first[:5] + ids(captured) == sorted(api.truth("/orders")["ids"])
     assert KEY not in captured.err + state.read_text()
 
 
@@ -207,17 +195,16 @@ def test_a_wrong_argument_is_named(
     api: SampleApi,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     arguments: tuple[Any, ...],
     content: str | None,
+    read: Rfr,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if content is not None:
         Path("state.json").write_text(content)
-    assert read(*arguments) == 1
-    check_messages(capsys.readouterr().err)
+    check_messages(read(*arguments, code=1).err)
 
 
-def test_a_source_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert calls.rfr("source", "read", tmp_path / "nowhere.yaml", "orders") == 1
-    assert "nowhere.yaml: file: can't be read" in capsys.readouterr().err
+def test_a_source_that_is_not_there_is_named(tmp_path: Path, command: Rfr) -> None:
+    printed = command("source", "read", tmp_path / "nowhere.yaml", "orders", code=1)
+    assert "nowhere.yaml: file: can't be read" in printed.err

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.schema import Schema
@@ -12,39 +11,36 @@ from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, hold_property
 from airflow_provider_rfr.store.engine import open_store
-from tests.unit.cli import calls
-from tests.unit.cli.calls import told
+from tests.unit.cli.calls import Rfr
 from tests.unit.refresh.test_maintenance import ledger_of, let_all_go, publish
 from tests.unit.triggers.lake import Lake
 
 NAME = "raw.daily"
 
 
-def rfr(*arguments: Any) -> int:
-    """``airflow rfr tables ...`` in this process; returns the exit code."""
-    return calls.rfr("tables", *arguments, "--lake-conn-id", "lake")
+@pytest.fixture
+def rfr(command: Rfr, lake: Lake) -> Rfr:
+    """``airflow rfr tables ...`` on the lake."""
+    return lambda *arguments, code=0: command("tables", *arguments, "--lake-conn-id", "lake", code=code)
 
 
 def snapshots(lake: Lake) -> int:
     return len(lake.catalog.load_table(NAME).metadata.snapshots)
 
 
-def test_snapshots_are_expired_by_hand(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_snapshots_are_expired_by_hand(lake: Lake, rfr: Rfr) -> None:
     for number in range(3):
         publish(lake.catalog, number)
     let_all_go(lake.catalog)
     time.sleep(0.01)
-    assert rfr("expire", "--dry-run", "-o", "json") == 0
-    would = told(capsys)
+    would = rfr("expire", "--dry-run", "-o", "json").json
     assert would[0]["snapshots"] == 2 and snapshots(lake) == 3
-    assert rfr("expire", "-o", "json") == 0
-    assert told(capsys) == would and snapshots(lake) == 1
-    assert rfr("expire", "raw.nope") == 1
-    assert "there is no table raw.nope" in capsys.readouterr().err
+    assert rfr("expire", "-o", "json").json == would and snapshots(lake) == 1
+    assert "there is no table raw.nope" in rfr("expire", "raw.nope", code=1).err
 
 
 def test_without_names_waiting_rows_are_added_to_the_history_tables(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rfr: Rfr
 ) -> None:
     url = f"sqlite:///{tmp_path}/control.db"
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", url)
@@ -52,56 +48,50 @@ def test_without_names_waiting_rows_are_added_to_the_history_tables(
     create_table(lake.catalog, "rfr_system.commit_history", schema)
     history = History(open_store(url), lake.catalog)
     history.report("rfr_system.commit_history", [{"commit_id": "c1"}], ("commit_id",))
-    assert rfr("expire", "--dry-run") == 0
+    rfr("expire", "--dry-run")
     publish(lake.catalog, 1)
-    assert rfr("expire", NAME) == 0
+    rfr("expire", NAME)
     assert lake.catalog.load_table("rfr_system.commit_history").scan().count() == 0
-    assert rfr("expire") == 0
+    rfr("expire")
     assert lake.catalog.load_table("rfr_system.commit_history").scan().count() == 1
 
 
-def test_tables_of_others_are_expired_only_by_their_names(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_of_others_are_expired_only_by_their_names(lake: Lake, rfr: Rfr) -> None:
     for _ in range(3):
         lake.publish(NAME)
     with lake.catalog.load_table(NAME).transaction() as transaction:
         transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
-    assert rfr("expire", "-o", "json") == 0
-    assert told(capsys) == [] and snapshots(lake) == 3
-    assert rfr("expire", NAME, "-o", "json") == 0
-    assert told(capsys)[0]["snapshots"] == 2
+    assert rfr("expire", "-o", "json").json == [] and snapshots(lake) == 3
+    assert rfr("expire", NAME, "-o", "json").json[0]["snapshots"] == 2
 
 
-def test_who_holds_snapshots_is_told_and_can_be_released(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_holds_snapshots_is_told_and_can_be_released(lake: Lake, rfr: Rfr) -> None:
     for number in range(3):
         publish(lake.catalog, number)
     let_all_go(lake.catalog, **{hold_property("webhook.erp"): "2"})
     time.sleep(0.01)
-    assert rfr("expire", "-o", "json") == 0
-    first = told(capsys)[0]
+    first = rfr("expire", "-o", "json").json[0]
     assert (first["snapshots"], first["held"]) == (1, "webhook.erp (1)")
-    assert rfr("expire", NAME, "--release", "erp") == 1
-    assert "nothing called 'erp' holds snapshots of raw.daily; one of webhook.erp" in capsys.readouterr().err
-    assert rfr("expire", NAME, "--release", "webhook.erp", "-o", "json") == 0
-    assert told(capsys)[0]["snapshots"] == 1 and snapshots(lake) == 1
+    error = rfr("expire", NAME, "--release", "erp", code=1).err
+    assert "nothing called 'erp' holds snapshots of raw.daily; one of webhook.erp" in error
+    [released] = rfr("expire", NAME, "--release", "webhook.erp", "-o", "json").json
+    assert released["snapshots"] == 1 and snapshots(lake) == 1
 
 
-def test_ledgers_of_parts_are_listed_and_dropped(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ledgers_of_parts_are_listed_and_dropped(lake: Lake, rfr: Rfr) -> None:
     publish(lake.catalog, 1)
     ledger_of(lake.catalog, None)
     ledger_of(lake.catalog, "day = '2026-01-01'")
     ledger_of(lake.catalog, "day = '2026-01-02'", published=False)
-    assert rfr("ledgers", "-o", "json") == 0
-    found = {row["replace_where"]: row for row in told(capsys)}
+    found = {row["replace_where"]: row for row in rfr("ledgers", "-o", "json").json}
     assert sorted(found) == ["day = '2026-01-01'", "day = '2026-01-02'"]
     first = found["day = '2026-01-01'"]
     assert (first["state"], first["run"], first["rows"]) == ("published", "shop/monday/refresh", 3)
-    assert rfr("drop-ledgers", "-o", "json") == 0
-    assert told(capsys) == []
+    assert rfr("drop-ledgers", "-o", "json").json == []
     time.sleep(0.01)
-    assert rfr("drop-ledgers", NAME, "--days", "0", "--dry-run", "-o", "json") == 0
-    assert [row["replace_where"] for row in told(capsys)] == ["day = '2026-01-01'"]
-    assert rfr("drop-ledgers", NAME, "--days", "0") == 0
-    assert "replace_where=day = '2026-01-01'" in capsys.readouterr().out
-    assert rfr("ledgers", "-o", "json") == 0
-    assert [row["state"] for row in told(capsys)] == ["open"]
-    assert rfr("drop-ledgers", "--days", "-1") == 1
+    assert [
+        row["replace_where"] for row in rfr("drop-ledgers", NAME, "--days", "0", "--dry-run", "-o", "json").json
+    ] == ["day = '2026-01-01'"]
+    assert "replace_where=day = '2026-01-01'" in rfr("drop-ledgers", NAME, "--days", "0").out
+    assert [row["state"] for row in rfr("ledgers", "-o", "json").json] == ["open"]
+    rfr("drop-ledgers", "--days", "-1", code=1)

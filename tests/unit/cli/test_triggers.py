@@ -17,12 +17,18 @@ from airflow_provider_rfr.operators import CommitWebhookOperator
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Receiver
-from tests.unit.cli import calls
+from tests.unit.cli.calls import Printed, Rfr
 from tests.unit.triggers.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
 
-rfr = partial(calls.rfr, "triggers")
+
+@pytest.fixture
+def rfr(command: Rfr) -> Rfr:
+    """``airflow rfr triggers ...``."""
+    return partial(command, "triggers")
+
+
 STORE = ("--lake-conn-id", "lake")
 
 
@@ -41,195 +47,176 @@ def block(receiver: Receiver, **more: Any) -> dict[str, Any]:
     }
 
 
-def render(folder: Path, template: str, variables: Any, *more: str) -> int:
-    files = write(folder, "t.hbs", template), write(folder, "v.json", variables)
-    return rfr("render", "--template", files[0], "--variables", files[1], *more)
+@pytest.fixture
+def render(rfr: Rfr, tmp_path: Path) -> Rfr:
+    """``airflow rfr triggers render``, of a text with variables."""
+
+    def call(template: str, variables: Any, *more: str, code: int = 0) -> Printed:
+        files = write(tmp_path, "t.hbs", template), write(tmp_path, "v.json", variables)
+        return rfr("render", "--template", files[0], "--variables", files[1], *more, code=code)
+
+    return call
 
 
-def test_a_template_is_rendered_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert render(tmp_path, "a {{b}}\n", {"b": 'x"y'}) == 0
-    assert capsys.readouterr().out == 'a x"y\n'
-    assert render(tmp_path, '{"a": "{{b}}"}', {"b": 'x"y'}, "--json-body") == 0
-    assert json.loads(capsys.readouterr().out) == {"a": 'x"y'}
+def test_a_template_is_rendered_as_it_is(render: Rfr) -> None:
+    assert render("a {{b}}\n", {"b": 'x"y'}).out == 'a x"y\n'
+    assert render('{"a": "{{b}}"}', {"b": 'x"y'}, "--json-body").json == {"a": 'x"y'}
 
 
-def test_a_template_s_mistake_is_told_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert render(tmp_path, "a\n {{nope}}", {}) == 1
-    output = capsys.readouterr()
+def test_a_template_s_mistake_is_told_with_its_place(render: Rfr) -> None:
+    output = render("a\n {{nope}}", {}, code=1)
     assert output.out == ""
     assert "line 2, column 4" in output.err
     assert "nope" in output.err
 
 
-def test_a_template_s_line_ends_stay_and_a_byte_order_mark_does_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_template_s_line_ends_stay_and_a_byte_order_mark_does_not(tmp_path: Path, rfr: Rfr) -> None:
     template, variables = tmp_path / "t.hbs", tmp_path / "v.json"
     template.write_bytes(b"\xef\xbb\xbfx\r\n{{#if yes}}\r\ny\r\n{{/if}}\r\nz")
     variables.write_bytes(b'\xef\xbb\xbf{"yes": true}')
-    assert rfr("render", "--template", str(template), "--variables", str(variables)) == 0
-    assert capsys.readouterr().out == "x\r\ny\r\nz"
+    assert rfr("render", "--template", str(template), "--variables", str(variables)).out == "x\r\ny\r\nz"
 
 
 @pytest.mark.parametrize("variables", ["[1]", "{", '"text"', "[" * 100_000, '{"a":' * 100_000])
-def test_variables_that_are_no_object_are_refused(
-    tmp_path: Path, variables: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert render(tmp_path, "a", variables) == 1
-    assert "--variables" in capsys.readouterr().err
+def test_variables_that_are_no_object_are_refused(variables: str, render: Rfr) -> None:
+    assert "--variables" in render("a", variables, code=1).err
 
 
-def test_a_block_is_checked_as_a_deploy_does(
-    tmp_path: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rfr("validate", write(tmp_path, "t.json", block(receiver))) == 0
-    assert "nothing wrong, triggers: 1" in capsys.readouterr().out
-    assert rfr("validate", write(tmp_path, "t.json", block(receiver, payload={"a": "{{nope}}"}, timeout="0s"))) == 1
-    output = capsys.readouterr().err
+def test_a_block_is_checked_as_a_deploy_does(tmp_path: Path, receiver: Receiver, rfr: Rfr) -> None:
+    assert "nothing wrong, triggers: 1" in rfr("validate", write(tmp_path, "t.json", block(receiver))).out
+    output = rfr(
+        "validate", write(tmp_path, "t.json", block(receiver, payload={"a": "{{nope}}"}, timeout="0s")), code=1
+    ).err
     assert "trigger hook: timeout must be greater than 0" in output
     assert "nope" in output
 
 
-def test_the_schema_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rfr("schema") == 0
-    assert "config" in json.loads(capsys.readouterr().out)["properties"]
+def test_the_schema_is_the_package_s(rfr: Rfr) -> None:
+    assert "config" in rfr("schema").json["properties"]
 
 
 def test_what_was_sealed_at_the_shell_is_delivered(
-    lake: Lake, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lake: Lake, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rfr: Rfr
 ) -> None:
     identity = pyrage.x25519.Identity.generate()
     plain = write(tmp_path, "plain.json", block(receiver, headers={"X-Key": "canary-be03"}))
-    assert rfr("seal", plain, "--recipient", identity.to_public()) == 0
-    sealed = write(tmp_path, "sealed.json", capsys.readouterr().out)
+    sealed = write(tmp_path, "sealed.json", rfr("seal", plain, "--recipient", identity.to_public()).out)
     assert "canary-be03" not in sealed.read_text()
     monkeypatch.setenv("SOPS_AGE_KEY", str(identity))
     lake.publish("raw.orders")
-    assert rfr("deliver", sealed, *STORE) == 0
+    rfr("deliver", sealed, *STORE)
     assert [request.headers["x-key"] for request in receiver.requests] == ["canary-be03"]
 
 
 def test_deliveries_are_made_listed_replayed_and_cancelled(
-    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr
 ) -> None:
     commit = lake.publish("raw.orders")
     file = write(tmp_path, "t.json", block(receiver))
     receiver.answer = lambda request: (400, b"")
-    assert rfr("deliver", file, *STORE) == 1
-    output = capsys.readouterr()
+    output = rfr("deliver", file, *STORE, code=1)
     assert "1 enqueued, 0 delivered, 0 to be repeated, 1 given up, 0 pending" in output.out
     assert "hook (http://127.0.0.1" in output.err
 
-    assert rfr("list", "--state", "dead", "--output", "json", *STORE) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = rfr("list", "--state", "dead", "--output", "json", *STORE).json
     assert (row["id"], row["table"], row["status"]) == (delivery_id(commit, "shop/hook"), "raw.orders", "400")
 
-    assert rfr("list", *STORE) == 0
-    heads, values = (line.split() for line in capsys.readouterr().out.splitlines())
+    heads, values = (line.split() for line in rfr("list", *STORE).out.splitlines())
     assert heads[:4] == ["ID", "TABLE", "TRIGGER", "STATE"]
     assert values[:4] == [row["id"], "raw.orders", "shop/hook", "dead"]
 
-    assert rfr("replay", row["id"], *STORE) == 0
+    rfr("replay", row["id"], *STORE)
     receiver.answer = lambda request: (200, b"")
-    assert rfr("deliver", file, "--target", "raw.orders", *STORE) == 0
+    rfr("deliver", file, "--target", "raw.orders", *STORE)
     assert {request.delivery_id for request in receiver.requests} == {row["id"]}
     assert len(receiver.requests) == 2
 
-    assert rfr("pause", "raw.orders", "hook", *STORE) == 0
+    rfr("pause", "raw.orders", "hook", *STORE)
     lake.publish("raw.orders")
-    assert rfr("deliver", file, *STORE) == 0
+    rfr("deliver", file, *STORE)
     assert len(receiver.requests) == 2
-    assert rfr("cancel", "--trigger", "hook", *STORE) == 0
-    capsys.readouterr()
-    assert rfr("replay", "--trigger", "hok", *STORE) == 1
-    assert "nothing was ever due to 'hok'; those known are shop/hook" in capsys.readouterr().err
-    assert rfr("replay", "--trigger", "another/hook", *STORE) == 1
-    assert rfr("cancel", "3f0c", *STORE) == 1
-    assert "3f0c: there is no such delivery" in capsys.readouterr().err
-    assert rfr("resume", "raw.orders", "hook", *STORE) == 0
-    assert rfr("deliver", file, *STORE) == 0
+    rfr("cancel", "--trigger", "hook", *STORE)
+    error = rfr("replay", "--trigger", "hok", *STORE, code=1).err
+    assert "nothing was ever due to 'hok'; those known are shop/hook" in error
+    rfr("replay", "--trigger", "another/hook", *STORE, code=1)
+    assert "3f0c: there is no such delivery" in rfr("cancel", "3f0c", *STORE, code=1).err
+    rfr("resume", "raw.orders", "hook", *STORE)
+    rfr("deliver", file, *STORE)
     assert len(receiver.requests) == 2
 
 
 def test_what_is_named_by_its_id_is_replayed_or_the_answer_says_why_not(
-    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr
 ) -> None:
     one = delivery_id(lake.publish("raw.orders"), "shop/hook")
     file = write(tmp_path, "t.json", block(receiver))
     rfr("deliver", file, *STORE)
-    assert rfr("replay", one, *STORE) == 0
-    assert "1 to be delivered again" in capsys.readouterr().err
-    assert rfr("replay", one, "f" * 32, *STORE) == 1
-    output = capsys.readouterr().err
+    assert "1 to be delivered again" in rfr("replay", one, *STORE).err
+    output = rfr("replay", one, "f" * 32, *STORE, code=1).err
     assert f"{one}: it is pending" in output
     assert f"{'f' * 32}: there is no such delivery" in output
     rfr("deliver", file, *STORE)
     assert [request.delivery_id for request in receiver.requests] == [one, one]
-    assert rfr("replay", one, "--state", "dead", *STORE) == 1
-    assert f"{one}: it is delivered" in capsys.readouterr().err
-    assert rfr("cancel", one, *STORE) == 1
-    assert f"{one}: it is delivered, so there is nothing to cancel" in capsys.readouterr().err
+    assert f"{one}: it is delivered" in rfr("replay", one, "--state", "dead", *STORE, code=1).err
+    assert f"{one}: it is delivered, so there is nothing to cancel" in rfr("cancel", one, *STORE, code=1).err
     rfr("replay", one, *STORE)
-    assert rfr("cancel", one, "--state", "dead", *STORE) == 1
-    assert f"{one}: it is pending, and not what the other options name" in capsys.readouterr().err
-    assert rfr("cancel", "--target", "raw.orders", "--state", "delivered", *STORE) == 1
+    error = rfr("cancel", one, "--state", "dead", *STORE, code=1).err
+    assert f"{one}: it is pending, and not what the other options name" in error
     said = "--state: delivered ones stay as they are; one of pending, dead"
-    assert said in capsys.readouterr().err
+    assert said in rfr("cancel", "--target", "raw.orders", "--state", "delivered", *STORE, code=1).err
 
 
-def test_a_database_that_fails_is_told_in_a_line(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_that_fails_is_told_in_a_line(lake: Lake, monkeypatch: pytest.MonkeyPatch, rfr: Rfr) -> None:
     def fail(*_: Any, **_values: Any) -> None:
         raise OperationalError("SELECT canary-77", {}, Exception("server closed the connection\nand more"))
 
     monkeypatch.setattr(operations, "deliveries", fail)
-    assert rfr("list", *STORE) == 1
     output = "the database failed: server closed the connection; airflow rfr doctor may say why\n"
-    assert capsys.readouterr().err.endswith(output)
+    assert rfr("list", *STORE, code=1).err.endswith(output)
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "~nobody-7f1c/t.yaml", "gone.yaml", "."])
-def test_what_is_no_file_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rfr("validate", name) == 1
-    output = capsys.readouterr().err
+def test_what_is_no_file_is_refused_in_a_sentence(name: str, rfr: Rfr) -> None:
+    output = rfr("validate", name, code=1).err
     assert "Traceback" not in output
     assert "; name a YAML or JSON file with a block" in output
 
 
-def test_a_file_is_one_block_for_an_operator_and_at_a_shell(lake: Lake, receiver: Receiver, tmp_path: Path) -> None:
+def test_a_file_is_one_block_for_an_operator_and_at_a_shell(
+    lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr
+) -> None:
     lake.publish("raw.orders")
     file = tmp_path / "hooks of a shop.json"
     file.write_text(json.dumps({"config": block(receiver)["triggers"]["config"]}))
     with DAG("shop", schedule=None):
         task = CommitWebhookOperator(task_id="tell", triggers=str(file), target="raw.orders", lake_conn_id="lake")
     assert task.execute({})["delivered"] == 1
-    assert rfr("deliver", file, *STORE) == 0
+    rfr("deliver", file, *STORE)
     assert len(receiver.requests) == 1
 
 
 def test_an_endpoint_of_several_blocks_is_named_with_its_block(
-    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr
 ) -> None:
     for name in ("a", "b"):
         triggers = {**block(receiver)["triggers"], "name": name}
         file = write(tmp_path, f"{name}.json", triggers)
         lake.publish("raw.orders")
-        assert rfr("deliver", file, *STORE) == 0
-    assert rfr("pause", "raw.orders", "hook", *STORE) == 1
-    assert "write one of a/hook, b/hook" in capsys.readouterr().err
-    assert rfr("pause", "raw.orders", "a/hook", *STORE) == 0
-    assert rfr("pause", "raw.orders", "c/hook", *STORE) == 1
+        rfr("deliver", file, *STORE)
+    assert "write one of a/hook, b/hook" in rfr("pause", "raw.orders", "hook", *STORE, code=1).err
+    rfr("pause", "raw.orders", "a/hook", *STORE)
+    rfr("pause", "raw.orders", "c/hook", *STORE, code=1)
     lake.publish("raw.orders")
     for name in ("a", "b"):
         rfr("deliver", tmp_path / f"{name}.json", *STORE)
-    capsys.readouterr()
-    assert rfr("list", "--trigger", "a/hook", "--state", "pending", "--output", "json", *STORE) == 0
-    assert {row["trigger"] for row in json.loads(capsys.readouterr().out)} == {"a/hook"}
+    assert {
+        row["trigger"]
+        for row in rfr("list", "--trigger", "a/hook", "--state", "pending", "--output", "json", *STORE).json
+    } == {"a/hook"}
 
 
 def test_a_block_that_moved_and_was_edited_goes_on_after_a_resume(
-    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr
 ) -> None:
     files = [tmp_path / folder / "triggers.json" for folder in ("old", "new")]
     for file in files:
@@ -237,29 +224,26 @@ def test_a_block_that_moved_and_was_edited_goes_on_after_a_resume(
         url = f"{receiver.url}/{file.parent.name}"
         file.write_text(json.dumps(block(receiver, url=url)["triggers"] | {"name": "shop"}))
     lake.publish("raw.orders")
-    assert rfr("deliver", files[0], *STORE) == 0
+    rfr("deliver", files[0], *STORE)
     lake.publish("raw.orders")
-    assert rfr("deliver", files[1], *STORE) == 1
-    output = capsys.readouterr().err
+    output = rfr("deliver", files[1], *STORE, code=1).err
     assert all(str(file) in output for file in files)
     assert "airflow rfr triggers resume raw.orders shop/hook" in output
-    assert rfr("resume", "raw.orders", "shop/hook", *STORE) == 0
-    assert rfr("deliver", files[1], *STORE) == 0
+    rfr("resume", "raw.orders", "shop/hook", *STORE)
+    rfr("deliver", files[1], *STORE)
     assert [request.path for request in receiver.requests] == ["/old", "/new"]
 
 
-def test_a_list_tells_why_what_is_pending_is_not_sent(
-    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_tells_why_what_is_pending_is_not_sent(lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr) -> None:
     def pending() -> list[tuple[str, str]]:
-        capsys.readouterr()
-        assert rfr("list", "--state", "pending", "--output", "json", *STORE) == 0
-        return [(row["due"], row["detail"]) for row in json.loads(capsys.readouterr().out)]
+        return [
+            (row["due"], row["detail"]) for row in rfr("list", "--state", "pending", "--output", "json", *STORE).json
+        ]
 
     lake.publish("raw.orders")
     file = write(tmp_path, "t.json", block(receiver))
     receiver.answer = lambda request: (410, b"")
-    rfr("deliver", file, *STORE)
+    rfr("deliver", file, *STORE, code=1)
     lake.publish("raw.orders")
     rfr("deliver", file, *STORE)
     assert pending() == [("", "the endpoint is disabled: it answered 410 Gone")]
@@ -270,40 +254,35 @@ def test_a_list_tells_why_what_is_pending_is_not_sent(
     assert [bool(due) for due, _ in pending()] == [True]
 
 
-def test_deliveries_of_several_tables_are_one_list(
-    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deliveries_of_several_tables_are_one_list(lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr) -> None:
     file = write(tmp_path, "t.json", block(receiver))
     for name in ("raw.orders", "raw.customers", "raw.orders"):
         lake.publish(name)
-        assert rfr("deliver", file, *STORE) == 0
+        rfr("deliver", file, *STORE)
     targets = [word for name in ("raw.orders", "raw.customers", "raw.orders") for word in ("--target", name)]
-    capsys.readouterr()
     listed = []
     for limit in (9, 2):
-        assert rfr("list", *targets, "--limit", limit, "--output", "json", *STORE) == 0
-        listed.append([row["table"] for row in json.loads(capsys.readouterr().out)])
+        listed.append(
+            [row["table"] for row in rfr("list", *targets, "--limit", limit, "--output", "json", *STORE).json]
+        )
     assert listed == [["raw.orders", "raw.customers", "raw.orders"], ["raw.orders", "raw.customers"]]
 
 
 @pytest.mark.parametrize("change", ["replay", "cancel"])
 def test_a_table_without_webhooks_and_a_trigger_of_another_table_are_refused(
-    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+    lake: Lake, receiver: Receiver, tmp_path: Path, change: str, rfr: Rfr
 ) -> None:
     for name, table in (("hook", "raw.orders"), ("other", "raw.customers")):
         triggers = block(receiver)
         triggers["triggers"]["config"] = {name: triggers["triggers"]["config"]["hook"]}
         file = write(tmp_path, "t.json", triggers)
         lake.publish(table)
-        assert rfr("deliver", file, "--target", table, *STORE) == 0
-    capsys.readouterr()
-    assert rfr(change, "--target", "raw.orders", "--target", "raw.order", *STORE) == 1
+        rfr("deliver", file, "--target", table, *STORE)
     output = "target: nothing was ever due for raw.order; the tables known are raw.customers, raw.orders"
-    assert output in capsys.readouterr().err
-    assert rfr(change, "--target", "raw.orders", "--trigger", "other", *STORE) == 1
+    assert output in rfr(change, "--target", "raw.orders", "--target", "raw.order", *STORE, code=1).err
     output = "trigger: nothing was ever due to 'other' for raw.orders; those known are shop/hook"
-    assert output in capsys.readouterr().err
-    assert rfr(change, "--target", "raw.customers", "--trigger", "other", *STORE) == 0
+    assert output in rfr(change, "--target", "raw.orders", "--trigger", "other", *STORE, code=1).err
+    rfr(change, "--target", "raw.customers", "--trigger", "other", *STORE)
 
 
 @pytest.mark.parametrize(
@@ -318,67 +297,49 @@ def test_a_table_without_webhooks_and_a_trigger_of_another_table_are_refused(
     ],
     ids=lambda case: case[0],
 )
-def test_bytes_that_are_no_text_are_refused_in_a_sentence(
-    lake: Lake, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rfr(*arguments, *STORE) == 1
-    output = capsys.readouterr().err
+def test_bytes_that_are_no_text_are_refused_in_a_sentence(lake: Lake, arguments: tuple[str, ...], rfr: Rfr) -> None:
+    output = rfr(*arguments, *STORE, code=1).err
     assert "has bytes that are not UTF-8; write it in UTF-8" in output
     assert len(output.splitlines()) == 1
 
 
-def test_less_than_nothing_can_t_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rfr("list", "--limit", "-1") == 1
-    assert "--limit: is no number of deliveries" in capsys.readouterr().err
+def test_less_than_nothing_can_t_be_listed(rfr: Rfr) -> None:
+    assert "--limit: is no number of deliveries" in rfr("list", "--limit", "-1", code=1).err
 
 
-def test_changing_everything_takes_a_name(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rfr("replay", *STORE) == 1
-    assert "give ids, --target or --trigger" in capsys.readouterr().err
+def test_changing_everything_takes_a_name(lake: Lake, rfr: Rfr) -> None:
+    assert "give ids, --target or --trigger" in rfr("replay", *STORE, code=1).err
 
 
-def test_an_endpoint_is_tried(
-    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_endpoint_is_tried(lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr) -> None:
     file = write(tmp_path, "t.json", block(receiver))
-    assert rfr("test-fire", file, "hook", "--json", *STORE) == 0
-    assert json.loads(capsys.readouterr().out)["delivered"] is True
+    assert rfr("test-fire", file, "hook", "--json", *STORE).json["delivered"] is True
     receiver.answer = lambda request: (500, b"")
-    assert rfr("test-fire", file, "hook", *STORE) == 1
-    assert rfr("test-fire", file, "other", *STORE) == 1
-    assert "there is no 'other'; one of hook" in capsys.readouterr().err
+    rfr("test-fire", file, "hook", *STORE, code=1)
+    assert "there is no 'other'; one of hook" in rfr("test-fire", file, "other", *STORE, code=1).err
 
 
-def test_a_rendered_template_is_a_text_in_json_and_json_is_not_taken_for_json_body(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rendered_template_is_a_text_in_json_and_json_is_not_taken_for_json_body(tmp_path: Path, rfr: Rfr) -> None:
     template, variables = write(tmp_path, "t.hbs", "{{a}}"), write(tmp_path, "v.json", {"a": 'a "word"'})
     arguments = ("--template", template, "--variables", variables)
-    assert rfr("render", *arguments, "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"text": 'a "word"'}
-    assert rfr("render", *arguments, "--json-body", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"text": '"a \\"word\\""'}
+    assert rfr("render", *arguments, "--json").json == {"text": 'a "word"'}
+    assert rfr("render", *arguments, "--json-body", "--json").json == {"text": '"a \\"word\\""'}
 
 
-def test_the_schema_is_the_same_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rfr("schema") == 0
-    text = capsys.readouterr().out
-    assert rfr("schema", "--json") == 0
-    assert capsys.readouterr().out == text
-    assert rfr("schema", "--output", "yaml") == 0
-    assert yaml.safe_load(capsys.readouterr().out) == json.loads(text)
+def test_the_schema_is_the_same_in_json(rfr: Rfr) -> None:
+    text = rfr("schema").out
+    assert rfr("schema", "--json").out == text
+    assert yaml.safe_load(rfr("schema", "--output", "yaml").out) == json.loads(text)
 
 
-def test_a_sealed_file_is_a_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sealed_file_is_a_text_in_json(tmp_path: Path, rfr: Rfr) -> None:
     config = {"hook": {"url": "https://hooks.example.com/secret", "payload": {"a": 1}}}
     file = write(tmp_path, "t.json", {"triggers": {"name": "shop", "config": config}})
     recipient = str(pyrage.x25519.Identity.generate().to_public())
-    assert rfr("seal", "--recipient", recipient, file, "--json") == 0
-    sealed = json.loads(capsys.readouterr().out)["text"]
+    sealed = rfr("seal", "--recipient", recipient, file, "--json").json["text"]
     again = write(tmp_path, "sealed.json", sealed)
     assert "https://hooks.example.com" not in sealed
-    assert rfr("seal", "--recipient", recipient, again) == 0
-    assert capsys.readouterr().out == sealed
+    assert rfr("seal", "--recipient", recipient, again).out == sealed
 
 
 @pytest.mark.test

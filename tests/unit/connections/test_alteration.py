@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionValidationError,
 )
 from airflow_provider_rfr.store.connections import ConnectionNotes
-from tests.unit.connections.worlds import CANARY, Bench, ends, verdicts
+from tests.unit.connections.worlds import CANARY, HASHES, Bench, ends, verdicts
 from tests.unit.messages import check_messages, raises
 
 API = Definition("api", "rfr_api", host="http://one", password=CANARY)
@@ -205,7 +205,7 @@ def test_who_dies_after_the_commit_is_finished_by_the_same_statement_again(bench
 def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: bool, detail: str) -> None:
     journal = Journal(bench.store, "api", "who", "text")
     journal.__enter__()
-    journal.intend({}, bench.hashes.of(API), bench.hashes.of(replace(API, host="http://two")))
+    journal.intend({}, HASHES.of(API), HASHES.of(replace(API, host="http://two")))
     if stored:
         bench.shelf.connections["api"] = replace(API, host="http://two")
     bench.lose_leases()
@@ -215,7 +215,7 @@ def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: boo
 
 def moves(bench: Bench) -> list[dict[str, object]]:
     with bench.store.read() as connection:
-        return ConnectionNotes(connection, "api").former_places(bench.hashes.of(bench.shelf.connections["api"]))
+        return ConnectionNotes(connection, "api").former_places(HASHES.of(bench.shelf.connections["api"]))
 
 
 def places(bench: Bench) -> list[object]:

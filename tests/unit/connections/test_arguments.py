@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.connections import Parameter, SecretReference, parse_statement
-from airflow_provider_rfr.connections.airflow.lookup import SecretReader, not_allowed
+from airflow_provider_rfr.connections.airflow.lookup import not_allowed, read_secret
 from airflow_provider_rfr.connections.arguments import plain_texts, statement_from
 from airflow_provider_rfr.connections.statement import Statement
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, StatementError
@@ -221,12 +222,12 @@ def test_secrets_are_read_from_the_environment_variables_and_files(
     (tmp_path / "outside").write_text(CANARY)
     monkeypatch.setenv("AIRFLOW__RFR__SECRET_FILES", str(tmp_path / "secrets"))
     monkeypatch.setenv("PG_PW", "from-environment")
-    reader = SecretReader({"pw": "from-variable"}.get)
-    found = [reader.read(SecretReference(*place)) for place in (("env", "PG_PW"), ("variable", "pw"), ("file", "pw"))]
+    read = partial(read_secret, {"pw": "from-variable"}.get)
+    found = [read(SecretReference(*place)) for place in (("env", "PG_PW"), ("variable", "pw"), ("file", "pw"))]
     assert found == ["from-environment", "from-variable", "from-file"]
     for missing in (("env", "NONE"), ("variable", "none"), ("file", "../outside"), ("vault", "x")):
         with pytest.raises(ConfigurationError):
-            reader.read(SecretReference(*missing))
+            read(SecretReference(*missing))
 
 
 def test_connections_are_given_no_setting_of_airflows_and_only_what_the_installation_allows(

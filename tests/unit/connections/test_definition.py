@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_provider_rfr.connections import Verb, parse_statement
+from airflow_provider_rfr.connections.airflow.lookup import definition_of
 from airflow_provider_rfr.connections.dependents import closure, paths_to
-from airflow_provider_rfr.connections.types import MISSING, ContentHash, Definition, parsed_extra, type_named
+from airflow_provider_rfr.connections.types import MISSING, ContentHash, Definition, type_named
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.connections import TaskRef, Use, UsedConnection
 from tests.unit.connections.worlds import CANARY
 from tests.unit.messages import raises
@@ -26,8 +29,8 @@ def test_options_are_read_and_changed_by_name() -> None:
     assert dict(PG.having("host", None).options()).keys() >= {"port", "login", "password", "extra.a.b"}
     assert PG.extra == {"a": {"b": 1}, "text": '{"c": 2}'}
     assert CANARY not in repr(PG)
-    with raises(ValueError) as caught:
-        parsed_extra(f"[{CANARY}")
+    with raises(ConfigurationError) as caught:
+        definition_of(SimpleNamespace(conn_id="pg", extra=f"[{CANARY}"))
     assert CANARY not in str(caught.value)
 
 

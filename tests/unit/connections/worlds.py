@@ -36,6 +36,7 @@ from airflow_provider_rfr.store.engine import ControlStore, SystemClock, open_st
 from airflow_provider_rfr.store.tables import LEASES
 
 CANARY = "canary-19c7e4"
+HASHES = ContentHash(b"key", "salt")
 
 
 class Killed(BaseException):
@@ -75,19 +76,19 @@ class Shelf:
             connection.name for connection in self.connections.values() if name in references_of(connection).values()
         ]
 
-    def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
+    def commit(self, expected: str, candidate: Definition) -> None:
         self.before_commit()
-        if hashes.of(self.connections.get(candidate.name)) != expected:
+        if HASHES.of(self.connections.get(candidate.name)) != expected:
             raise ConnectionConflictError(candidate.name, "was changed meanwhile")
         self.connections[candidate.name] = candidate
 
-    def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
+    def commit_tested(self, expected: str, candidate: Definition) -> bool:
         return False
 
-    def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
+    def rename(self, expected: str, definition: Definition, new_name: str) -> None:
         self.connections[new_name] = self.connections.pop(definition.name)
 
-    def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
+    def drop(self, expected: str, definition: Definition) -> None:
         self.before_commit()
         del self.connections[definition.name]
 
@@ -112,10 +113,10 @@ class Shelf:
         if candidate.password in use.details.get("refuses", ()):
             raise ConnectionValidationError(candidate.name, "401")
 
-    def state(self, task: TaskRef) -> str | None:
+    def task_state(self, task: TaskRef) -> str | None:
         return self.states.get(task.consumer)
 
-    def start(self, task: TaskRef) -> None:
+    def start_task(self, task: TaskRef) -> None:
         self.started.append(str(task.dag_id))
 
 
@@ -136,15 +137,13 @@ class Bench:
         self.shelf = Shelf({connection.name: connection for connection in connections})
         self.folder = folder
         self.store: ControlStore = open_store(f"sqlite:///{folder}/control.db")
-        self.hashes = ContentHash(b"key", "salt")
         self.said: list[str] = []
         self.on_sleep: Callable[[], None] = lambda: None
         shelf = self.shelf
         self.world = Services(
             self.store,
-            self.hashes,
+            HASHES,
             gateway=shelf,
-            tasks=shelf,
             may_not_use=shelf.may_not_use,
             read_secret=shelf.read_secret,
             test=shelf.test,
@@ -214,7 +213,7 @@ class Bench:
             lambda connection: register_use(connection, self.store.now(connection), task, kind, names, details)
         )
         copies = [
-            UsedConnection(reached.name, " > ".join(reached.path), self.hashes.of(reached.definition))
+            UsedConnection(reached.name, " > ".join(reached.path), HASHES.of(reached.definition))
             for reached in closure(names, self.shelf.find).values()
         ]
         self.store.run(lambda connection: note_copies(connection, task, token, copies))
@@ -264,5 +263,4 @@ def verdicts(outcome: Outcome) -> dict[str, str]:
 
 
 def ends(outcome: Outcome) -> dict[str, str]:
-    outcomes = outcome.outcomes or {}
-    return {dependent.use.task.dag_id: outcomes[dependent.use.task.consumer] for dependent in outcome.dependents}
+    return {dependent.use.task.dag_id: dependent.outcome for dependent in outcome.dependents}

@@ -65,46 +65,46 @@ def database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_password_that_the_api_would_leave_there_refuses_the_whole() -> None:
     api = Api([])
-    gateway = ApiGateway(api)  # type: ignore[arg-type]
+    gateway = ApiGateway(api, HASHES)  # type: ignore[arg-type]
     without = Definition("shop", "http", host="elsewhere")
     for commit in (gateway.commit, gateway.commit_tested):
         with raises(AlterationRefusedError):
-            commit(HASHES.of(STORED), HASHES, without)
+            commit(HASHES.of(STORED), without)
     assert api.calls == []
 
 
 def test_a_connection_is_deleted_where_it_is_what_was_read() -> None:
     api = Api([], status=204)
-    ApiGateway(api).drop(HASHES.of(STORED), HASHES, STORED)  # type: ignore[arg-type]
+    ApiGateway(api, HASHES).drop(HASHES.of(STORED), STORED)  # type: ignore[arg-type]
     assert api.calls == ["DELETE connections/shop"]
     with pytest.raises(ConnectionConflictError):
-        ApiGateway(api).drop("another hash", HASHES, STORED)  # type: ignore[arg-type]
+        ApiGateway(api, HASHES).drop("another hash", STORED)  # type: ignore[arg-type]
     assert len(api.calls) == 1
 
 
 @pytest.mark.parametrize(("status", "error"), [(403, ConnectionRightsError), (404, ConnectionConflictError)])
 def test_airflow_may_refuse_to_delete_a_connection(status: int, error: type[Exception]) -> None:
     with pytest.raises(error):
-        ApiGateway(Api([], status=status)).drop(HASHES.of(STORED), HASHES, STORED)  # type: ignore[arg-type]
+        ApiGateway(Api([], status=status), HASHES).drop(HASHES.of(STORED), STORED)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("gateway", [ApiGateway(Api([])), DatabaseGateway()])  # type: ignore[arg-type]
+@pytest.mark.parametrize("gateway", [ApiGateway(Api([]), HASHES), DatabaseGateway(HASHES)])  # type: ignore[arg-type]
 def test_a_connection_of_a_secrets_backend_is_neither_renamed_nor_dropped(
     gateway: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateways, "worker_backends", lambda: [Vault()])
     monkeypatch.setattr(gateways, "server_backends", lambda: [Vault()])
     with raises(ConnectionShadowedError):
-        gateway.drop(HASHES.of(STORED), HASHES, STORED)
+        gateway.drop(HASHES.of(STORED), STORED)
     with raises(ConnectionShadowedError):
-        gateway.rename(HASHES.of(STORED), HASHES, STORED, "new")
+        gateway.rename(HASHES.of(STORED), STORED, "new")
 
 
 def test_what_airflows_own_test_says_is_told_without_secrets() -> None:
     api = Api([{"token": "t"}, {"state": "failed", "result_message": f"GET /?key={CANARY} refused"}])
-    gateway = ApiGateway(api)  # type: ignore[arg-type]
+    gateway = ApiGateway(api, HASHES)  # type: ignore[arg-type]
     with raises(ConnectionValidationError):
-        gateway.commit_tested(HASHES.of(STORED), HASHES, STORED)
+        gateway.commit_tested(HASHES.of(STORED), STORED)
 
 
 class Away:

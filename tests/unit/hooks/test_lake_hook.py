@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.lake import LakeHook, _try_warehouse, lake_document
+from airflow_provider_rfr.hooks.lake import LakeHook, _try_warehouse, lake_settings, secrets_of
 
 UNREADABLE = "its host can't be read; write an address"
 
@@ -21,9 +21,9 @@ def lake(**fields: Any) -> Connection:
 
 
 def test_a_sqlite_catalog_needs_its_address_and_the_warehouse() -> None:
-    document = lake_document(lake(host="sqlite:////data/c.db", extra={"warehouse": "file:///data/w"}))
-    assert document.name == "rfr"
-    assert document.properties == {"type": "sql", "uri": "sqlite:////data/c.db", "warehouse": "file:///data/w"}
+    settings = lake_settings(lake(host="sqlite:////data/c.db", extra={"warehouse": "file:///data/w"}))
+    assert settings.name == "rfr"
+    assert settings.properties == {"type": "sql", "uri": "sqlite:////data/c.db", "warehouse": "file:///data/w"}
 
 
 @pytest.mark.parametrize(
@@ -34,15 +34,15 @@ def test_a_sqlite_catalog_needs_its_address_and_the_warehouse() -> None:
     ],
 )
 def test_login_and_password_go_into_a_databases_address_that_names_none(host: str, uri: str) -> None:
-    document = lake_document(lake(host=host, login="me", password="p@ss/word", extra={"warehouse": "s3://b/w"}))
-    assert document.properties["uri"] == uri
-    assert uri.partition("@")[0].rpartition(":")[2] in document.secrets()
+    settings = lake_settings(lake(host=host, login="me", password="p@ss/word", extra={"warehouse": "s3://b/w"}))
+    assert settings.properties["uri"] == uri
+    assert uri.partition("@")[0].rpartition(":")[2] in secrets_of(settings)
 
 
 def test_a_rest_catalog_gets_a_credential_or_a_token() -> None:
     rest = {"host": "https://catalog.example.com", "extra": {"catalog_type": "rest"}}
-    assert lake_document(lake(login="id", password="secret", **rest)).properties["credential"] == "id:secret"
-    assert lake_document(lake(password="tok", **rest)).properties["token"] == "tok"
+    assert lake_settings(lake(login="id", password="secret", **rest)).properties["credential"] == "id:secret"
+    assert lake_settings(lake(password="tok", **rest)).properties["token"] == "tok"
 
 
 def test_the_stores_fields_become_pyicebergs_properties() -> None:
@@ -56,9 +56,9 @@ def test_the_stores_fields_become_pyicebergs_properties() -> None:
         "s3_secret_access_key": "SK",
         "properties": '{"s3.connect-timeout": 5, "py-io-impl": "x", "s3.force-virtual-addressing": true}',
     }
-    document = lake_document(lake(extra=extra))
-    assert document.name == "prod"
-    assert document.properties == {
+    settings = lake_settings(lake(extra=extra))
+    assert settings.name == "prod"
+    assert settings.properties == {
         "type": "glue",
         "warehouse": "s3://bucket/w",
         "s3.endpoint": "http://127.0.0.1:9000",
@@ -69,8 +69,8 @@ def test_the_stores_fields_become_pyicebergs_properties() -> None:
         "py-io-impl": "x",
         "s3.force-virtual-addressing": "true",
     }
-    assert document.secrets() == ["AK", "SK"]
-    assert "SK" not in repr(document)
+    assert secrets_of(settings) == ["AK", "SK"]
+    assert "SK" not in repr(settings)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_stores_fields_become_pyicebergs_properties() -> None:
 )
 def test_a_connection_that_says_too_little_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as told:
-        lake_document(lake(**fields))
+        lake_settings(lake(**fields))
     assert "hunter22" not in str(told.value)
 
 
@@ -155,7 +155,7 @@ def test_the_test_button_says_what_does_not_work(
 
 def test_the_name_of_a_rest_catalogs_warehouse_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the catalog knows where it is."""
-    document = lake_document(lake(host="https://c.example.com", extra={"catalog_type": "rest", "warehouse": "prod"}))
+    settings = lake_settings(lake(host="https://c.example.com", extra={"catalog_type": "rest", "warehouse": "prod"}))
     monkeypatch.chdir(tmp_path)
-    assert _try_warehouse(document.properties) is False
+    assert _try_warehouse(settings.properties) is False
     assert not list(tmp_path.iterdir())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
+import re
 import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from airflow_provider_rfr.lake.catalog import (
     spark_sql_settings,
 )
 from tests.soon import SOON, soon
+from tests.unit.lake.conftest import rest_server
 from tests.unit.messages import check_messages, raises
 
 PASSWORD = "hunter2/hunter2"
@@ -36,44 +37,31 @@ def sqlite(folder: Path, **more: str) -> LakeSettings:
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "field", "problem"),
     [
-        (
-            {"type": "sqll", "uri": "sqlite:////tmp/c.db", "warehouse": "/w"},
-            "lake.properties.type: 'sqll' is not a type of catalog; did you mean sql? allowed: ",
-        ),
-        (
-            {"type": "sql", "uri": "sqlite:////tmp/c.db"},
-            "lake.properties.warehouse: is missing, and the catalog 'rfr' is a database",
-        ),
-        (
-            {"uri": POSTGRES},
-            "lake.properties.warehouse: is missing",
-        ),
-        (
-            {"type": "sql", "uri": "sqlite:////no/such/folder/c.db", "warehouse": "/w"},
-            "lake.properties.uri: the folder /no/such/folder of the catalog's SQLite file does not exist",
-        ),
-        ({"type": "sql", "uri": "nonsense", "warehouse": "/w", "s3.secret": "canary-77"}, "can't be opened"),
+        ({"type": "sqll", "uri": "sqlite:////c.db", "warehouse": "/w"}, ".type", "did you mean sql? allowed: "),
+        ({"type": "sql", "uri": "sqlite:////c.db"}, ".warehouse", "is missing, and the catalog 'rfr' is a database"),
+        ({"uri": POSTGRES}, ".warehouse", "is missing"),
+        ({"type": "sql", "uri": "sqlite:////no/such/c.db", "warehouse": "/w"}, ".uri", "the folder /no/such of the"),
+        ({"type": "sql", "uri": "nonsense", "warehouse": "/w", "s3.secret": "canary-77"}, "", "can't be opened"),
     ],
 )
-def test_settings_that_no_retry_helps_are_named(properties: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
+def test_settings_that_no_retry_helps_are_named(properties: dict[str, str], field: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(problem)) as refused:
         open_catalog(LakeSettings("rfr", properties))
-    assert told in str(refused.value)
-    assert "hunter2" not in str(refused.value)
+    assert refused.value.field == f"lake.properties{field}"
+    assert "hunter2" not in str(refused.value) and "canary" not in str(refused.value)
     assert (refused.value.retryable, refused.value.exit_code) == (False, 2)
 
 
 def test_a_database_that_does_not_answer_is_named_without_its_password() -> None:
-    settings = LakeSettings("rfr", {"type": "sql", "uri": POSTGRES, "warehouse": "/w"})
     with pytest.raises(CatalogError) as refused:
-        open_catalog(settings)
-    told = str(refused.value)
-    assert told.startswith("the catalog 'rfr' (postgresql+psycopg2://127.0.0.1:1/lake) failed: ")
-    assert "Connection refused" in told
-    assert told.endswith("; check that it runs and can be reached from here")
-    assert "\n" not in told and "hunter2" not in told and "sqlalche.me" not in told
+        open_catalog(LakeSettings("rfr", {"type": "sql", "uri": POSTGRES, "warehouse": "/w"}))
+    message = str(refused.value)
+    assert message.startswith("the catalog 'rfr' (postgresql+psycopg2://127.0.0.1:1/lake) failed: ")
+    assert "Connection refused" in message
+    assert message.endswith("; check that it runs and can be reached from here")
+    assert "\n" not in message and "hunter2" not in message and "sqlalche.me" not in message
     assert refused.value.retryable and not refused.value.refuses_generation
 
 
@@ -105,28 +93,18 @@ def test_a_silent_rest_catalog_is_named_after_the_read_timeout(
 
 
 def test_a_rest_catalog_that_falls_silent_later_is_named_by_the_method() -> None:
-    class OnlyConfig(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != "/v1/config":
-                ended.wait(SOON)
-            body = b'{"defaults": {}, "overrides": {}}'
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
     ended = threading.Event()
-    with ThreadingHTTPServer(("127.0.0.1", 0), OnlyConfig) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        uri = f"http://127.0.0.1:{server.server_port}"
+
+    def only_config(path: str) -> dict[str, Any]:
+        if path != "/v1/config":
+            ended.wait(SOON)
+        return {"defaults": {}, "overrides": {}}
+
+    with rest_server(only_config) as uri:
         catalog = open_catalog(LakeSettings("rfr", {"type": "rest", "uri": uri, "rfr.read-timeout": "0.3"}))
         with soon(), raises(CatalogError):
             load_table(catalog, "raw.none")
         ended.set()
-        server.shutdown()
 
 
 def test_a_silent_postgresql_is_named_after_its_connect_timeout(silent: int) -> None:
@@ -144,12 +122,12 @@ def test_a_silent_glue_catalog_gets_the_limits_and_its_tables_do_not_get_the_cli
     assert all(isinstance(value, str) for value in catalog.properties.values())
 
 
-@pytest.mark.parametrize("wrong", ["soon", "0", "-1", "nan", "inf"])
-@pytest.mark.parametrize("kind", ["rest", "sql"])
+@pytest.mark.parametrize(
+    ("kind", "wrong"), [*(("sql", wrong) for wrong in ("soon", "0", "-1", "nan", "inf")), ("rest", "soon")]
+)
 def test_a_timeout_that_is_no_number_of_seconds_is_refused(kind: str, wrong: str, tmp_path: Path) -> None:
-    properties = {**sqlite(tmp_path).properties, "type": kind, "rfr.read-timeout": wrong}
     with raises(ConfigurationError):
-        open_catalog(LakeSettings("rfr", properties))
+        open_catalog(sqlite(tmp_path, **{"type": kind, "rfr.read-timeout": wrong}))
 
 
 def test_a_catalog_that_is_lost_or_locked_later_is_told_by_each_of_its_methods(tmp_path: Path) -> None:
@@ -192,9 +170,9 @@ def test_what_is_not_the_catalogs_client_stays_what_it_is(tmp_path: Path) -> Non
         catalog.register_table("raw.t", f"{tmp_path}/none.json")
 
 
-def of_catalog(name: str = "rfr", **properties: str) -> dict[str, str]:
-    settings = spark_sql_settings(LakeSettings(name, properties))
-    prefix = f"spark.sql.catalog.{name}."
+def of_catalog(**properties: str) -> dict[str, str]:
+    settings = spark_sql_settings(LakeSettings("rfr", properties))
+    prefix = "spark.sql.catalog.rfr."
     return {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
 
 
@@ -207,17 +185,12 @@ def test_sqlite_becomes_a_jdbc_catalog_of_the_same_name() -> None:
     assert settings["spark.jars.packages"] == ",".join([*_ICEBERG_PACKAGES, _JDBC_PACKAGES["sqlite"]])
 
 
-def test_credentials_of_postgresql_are_not_part_of_the_address() -> None:
-    catalog = of_catalog(
-        type="sql", uri="postgresql+psycopg2://me:p%40ss@db.example:5433/lake?sslmode=require", warehouse="file:///w"
-    )
+def test_postgresql_has_its_credentials_beside_the_address_and_waits_no_longer_than_pyiceberg() -> None:
+    uri = "postgresql+psycopg2://me:p%40ss@db.example:5433/lake?sslmode=require"
+    properties = {"type": "sql", "uri": uri, "warehouse": "file:///w"}
+    catalog = of_catalog(**properties)
     assert catalog["uri"] == "jdbc:postgresql://db.example:5433/lake?sslmode=require"
     assert (catalog["jdbc.user"], catalog["jdbc.password"]) == ("me", "p@ss")
-
-
-def test_the_driver_of_postgresql_waits_no_longer_than_pyiceberg_does() -> None:
-    properties = {"type": "sql", "uri": "postgresql+psycopg2://db.example/lake", "warehouse": "file:///w"}
-    catalog = of_catalog(**properties)
     assert (catalog["jdbc.connectTimeout"], catalog["jdbc.socketTimeout"]) == ("10", "60")
     assert of_catalog(**properties, **{"rfr.read-timeout": "300"})["jdbc.socketTimeout"] == "300"
 

@@ -25,7 +25,8 @@ from airflow_provider_rfr.lake import commits
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, CommitLog, CommitRecord, write_table_properties
 from airflow_provider_rfr.lake.target import TargetTable
-from tests.strict_commits import KINDS, CommitKind
+from tests.strict_commits import KINDS, CommitKind, write_files
+from tests.unit.lake.conftest import once, repeated
 from tests.unit.messages import raises
 
 NAME = "raw.orders"
@@ -163,23 +164,6 @@ def test_a_catalog_that_forbids_it_costs_a_warning_and_nothing_else(
 STRICT_NAME = "raw.t"
 
 
-def once(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, fault: Callable[..., Any]) -> None:
-    """Send the next commit through ``fault``, which gets the catalog's own method before its arguments."""
-    method = type(catalog).commit_table
-
-    def faulty(*arguments: Any) -> Any:
-        monkeypatch.setattr(type(catalog), "commit_table", method)
-        return fault(method, *arguments)
-
-    monkeypatch.setattr(type(catalog), "commit_table", faulty)
-
-
-def repeated(method: Callable[..., Any], *arguments: Any) -> Any:
-    """Do the commit, and return the answer to its repeat."""
-    method(*arguments)
-    return method(*arguments)
-
-
 def unanswered(method: Callable[..., Any], *arguments: Any) -> Any:
     method(*arguments)
     raise CatalogError("504")
@@ -265,8 +249,7 @@ def test_appends_merge_their_manifests(settings: LakeSettings) -> None:
     target, rows = TargetTable(catalog, STRICT_NAME), pa.table({"day": ["monday"], "id": [1]})
     for number in range(2, 25):
         target.reload()
-        prepared = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=True)
-        files = [stored.describe(prepared.layout) for stored, _ in prepared.write(rows)]
+        files = write_files(target, rows, rows_stay=True)
         target.commit(files, ("ledger", number), mode="append", replace_where=None, summary={})
     table = catalog.load_table(STRICT_NAME)
     snapshot = table.current_snapshot()

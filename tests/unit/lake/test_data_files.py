@@ -9,7 +9,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,15 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 from airflow_provider_rfr.exceptions import SchemaError
+from airflow_provider_rfr.lake.commits import append_files
 from airflow_provider_rfr.lake.data_files import (
     FileLayout,
     FileTarget,
     StoredFile,
-    _split_by_partition,
     _store_file,
     conform,
     load_file,
@@ -68,31 +66,19 @@ RECORDS: list[dict[str, Any]] = [
 ]
 
 
-def write_data_file(store: FileStore, location: str, table: pa.Table, layout: FileLayout, **more: Any) -> DataFile:
-    return _store_file(store, location, table, layout, **more).describe(layout)
+STORE = FileStore({})
 
 
-def write_data_files(
-    store: FileStore, locate: Callable[[int], str], table: pa.Table, layout: FileLayout
-) -> list[DataFile]:
-    parts = enumerate(_split_by_partition(table, layout))
-    return [write_data_file(store, locate(n), rows, layout, partition=partition) for n, (partition, rows) in parts]
+def write_data_file(location: str, table: pa.Table, layout: FileLayout, **more: Any) -> DataFile:
+    return _store_file(STORE, location, table, layout, **more).describe(layout)
 
 
-@pytest.fixture
-def store() -> FileStore:
-    return FileStore({})
+def write_data_files(folder: str, table: pa.Table, layout: FileLayout) -> list[DataFile]:
+    return [stored.describe(layout) for stored, _ in FileTarget(layout, STORE, folder, layout.arrow).write(table)]
 
 
 def rows(records: list[dict[str, Any]] = RECORDS, schema: pa.Schema = ROWS) -> pa.Table:
     return pa.Table.from_pylist(records, schema)
-
-
-def append(table: Table, files: list[DataFile]) -> None:
-    with table.transaction() as transaction:
-        with transaction.update_snapshot().fast_append() as snapshot:
-            for file in files:
-                snapshot.append_data_file(file)
 
 
 def as_pyiceberg_reads(record: dict[str, Any]) -> dict[str, Any]:
@@ -100,23 +86,23 @@ def as_pyiceberg_reads(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "tags": record["tags"] or []}
 
 
-def test_a_file_described_elsewhere_is_committed_and_read_back(catalog: SqlCatalog, store: FileStore) -> None:
+def test_a_file_described_elsewhere_is_committed_and_read_back(catalog: SqlCatalog) -> None:
     table = catalog.create_table("raw.t", target_schema(ROWS))
     layout = pickle.loads(pickle.dumps(FileLayout.of(table)))
-    file = write_data_file(store, f"{table.location()}/data/a.parquet", rows(), layout)
+    file = write_data_file(f"{table.location()}/data/a.parquet", rows(), layout)
     travelled = pickle.loads(pickle.dumps(file))
     assert travelled == file
     assert len(pickle.dumps(file)) < 1000
-    append(table, [travelled])
+    append_files(table, [travelled], {})
     found = table.scan().to_arrow().sort_by("id")
     assert found.select(ROWS.names).to_pylist() == [as_pyiceberg_reads(record) for record in RECORDS]
     assert found["_rfr_meta"].null_count == len(RECORDS)
     assert pq.read_table(file.file_path.removeprefix("file://")).select(ROWS.names).to_pylist() == RECORDS
 
 
-def test_counts_and_bounds_are_those_of_the_rows(store: FileStore, tmp_path: Path) -> None:
+def test_counts_and_bounds_are_those_of_the_rows(tmp_path: Path) -> None:
     layout = FileLayout(target_schema(ROWS))
-    file = write_data_file(store, f"{tmp_path}/a.parquet", rows(), layout)
+    file = write_data_file(f"{tmp_path}/a.parquet", rows(), layout)
     ids = {name: layout.schema.find_field(name).field_id for name in ("id", "price", "day", "name", "at")}
     assert file.record_count == 9
     assert file.file_size_in_bytes == (tmp_path / "a.parquet").stat().st_size
@@ -131,33 +117,31 @@ def test_counts_and_bounds_are_those_of_the_rows(store: FileStore, tmp_path: Pat
     assert bounds["name"] == ["name 0", "name 8"]
 
 
-def test_a_filter_finds_its_rows_through_the_bounds(catalog: SqlCatalog, store: FileStore) -> None:
+def test_a_filter_finds_its_rows_through_the_bounds(catalog: SqlCatalog) -> None:
     table = catalog.create_table("raw.t", target_schema(ROWS))
     layout = FileLayout.of(table)
     halves = [rows(RECORDS[:4]), rows(RECORDS[4:])]
-    append(
-        table,
-        [write_data_file(store, f"{table.location()}/{n}.parquet", part, layout) for n, part in enumerate(halves)],
-    )
+    files = [write_data_file(f"{table.location()}/{n}.parquet", part, layout) for n, part in enumerate(halves)]
+    append_files(table, files, {})
     scan = table.scan(row_filter="id = 7")
     assert len(list(scan.plan_files())) == 1
     assert scan.to_arrow()["name"].to_pylist() == ["name 7"]
 
 
-def test_the_footer_names_the_writer_and_describes_the_file_again(store: FileStore, tmp_path: Path) -> None:
+def test_the_footer_names_the_writer_and_describes_the_file_again(tmp_path: Path) -> None:
     layout = FileLayout(target_schema(ROWS))
     location = f"{tmp_path}/a.parquet"
-    file = write_data_file(store, location, rows(), layout, footer={"rfr": "label"})
-    found = store.read_footer(location)
+    file = write_data_file(location, rows(), layout, footer={"rfr": "label"})
+    found = STORE.read_footer(location)
     assert found is not None
     label, metadata = found
     assert label == "label"
-    again = StoredFile(location, store.size(location), metadata, {}).describe(layout)
+    again = StoredFile(location, file.file_size_in_bytes, metadata, {}).describe(layout)
     assert again.lower_bounds == file.lower_bounds
     assert again.record_count == file.record_count
 
 
-def test_storing_needs_neither_pandas_nor_the_slow_modules_of_pyiceberg(store: FileStore, tmp_path: Path) -> None:
+def test_storing_needs_neither_pandas_nor_the_slow_modules_of_pyiceberg(tmp_path: Path) -> None:
     (tmp_path / "layout").write_bytes(pickle.dumps(FileLayout(target_schema(ROWS))))
     program = """
 import pathlib, pickle, sys
@@ -179,28 +163,28 @@ assert not {"pandas", "pyarrow.dataset", "pyiceberg.io.pyarrow"} & set(sys.modul
     assert file.describe(FileLayout(target_schema(ROWS))).record_count == 2
 
 
-def test_a_torn_file_has_no_footer_wherever_it_was_cut(store: FileStore, tmp_path: Path) -> None:
+def test_a_torn_file_has_no_footer_wherever_it_was_cut(tmp_path: Path) -> None:
     layout = FileLayout(target_schema(pa.schema([("id", pa.int64()), ("text", pa.string())])))
     # A Parquet file inside a column: what a cut leaves may end like a whole one.
     inner = {"id": 1, "text": "PAR1" * 8}
     table = pa.Table.from_pylist([inner] * 3, pa.schema([("id", pa.int64()), ("text", pa.string())]))
-    write_data_file(store, f"{tmp_path}/whole.parquet", table, layout, footer={"rfr": "label"})
+    write_data_file(f"{tmp_path}/whole.parquet", table, layout, footer={"rfr": "label"})
     whole = (tmp_path / "whole.parquet").read_bytes()
     cut = tmp_path / "cut.parquet"
     for end in range(len(whole)):
         cut.write_bytes(whole[:end])
-        assert store.read_footer(str(cut)) is None, end
+        assert STORE.read_footer(str(cut)) is None, end
     for end in range(0, len(whole), 7):
         cut.write_bytes(whole[:end].ljust(len(whole), b"\0"))
-        assert store.read_footer(str(cut)) is None, end
-    assert store.read_footer(str(tmp_path / "whole.parquet")) is not None
+        assert STORE.read_footer(str(cut)) is None, end
+    assert STORE.read_footer(str(tmp_path / "whole.parquet")) is not None
 
 
-def test_a_missing_and_a_foreign_file_have_no_footer(store: FileStore, tmp_path: Path) -> None:
+def test_a_missing_and_a_foreign_file_have_no_footer(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "foreign.parquet")
     (tmp_path / "text.parquet").write_text("no Parquet at all")
     for name in ("foreign.parquet", "text.parquet", "missing.parquet"):
-        assert store.read_footer(f"{tmp_path}/{name}") is None
+        assert STORE.read_footer(f"{tmp_path}/{name}") is None
 
 
 def test_an_error_of_the_system_keeps_the_path_that_it_names_and_gets_one_where_it_names_none(tmp_path: Path) -> None:
@@ -213,7 +197,7 @@ def test_an_error_of_the_system_keeps_the_path_that_it_names_and_gets_one_where_
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
 
-def test_rows_go_to_the_file_of_their_partition(catalog: SqlCatalog, store: FileStore) -> None:
+def test_rows_go_to_the_file_of_their_partition(catalog: SqlCatalog) -> None:
     schema = target_schema(ROWS)
     spec = PartitionSpec(
         PartitionField(schema.find_field("day").field_id, 1000, IdentityTransform(), "day"),
@@ -221,10 +205,10 @@ def test_rows_go_to_the_file_of_their_partition(catalog: SqlCatalog, store: File
     )
     table = catalog.create_table("raw.t", schema, partition_spec=spec)
     records = [*RECORDS, {"id": 99, "day": None, "at": None}]
-    files = write_data_files(store, lambda n: f"{table.location()}/{n}.parquet", rows(records), FileLayout.of(table))
+    files = write_data_files(table.location(), rows(records), FileLayout.of(table))
     assert sum(file.record_count for file in files) == 10
     assert len(files) == 7
-    append(table, files)
+    append_files(table, files, {})
     scan = table.scan(row_filter="day = '2026-01-02'")
     assert len(list(scan.plan_files())) == 2
     assert sorted(scan.to_arrow()["id"].to_pylist()) == [1, 4, 7]
@@ -232,33 +216,33 @@ def test_rows_go_to_the_file_of_their_partition(catalog: SqlCatalog, store: File
     assert table.scan().count() == 10
 
 
-def test_an_inner_field_can_be_the_partition(catalog: SqlCatalog, store: FileStore) -> None:
+def test_an_inner_field_can_be_the_partition(catalog: SqlCatalog) -> None:
     schema = target_schema(ROWS)
     city = PartitionField(schema.find_field("address.city").field_id, 1000, IdentityTransform(), "city")
     layout = FileLayout(schema, PartitionSpec(city))
-    files = write_data_files(store, lambda n: f"{catalog.properties['warehouse']}/{n}", rows(RECORDS[:3]), layout)
+    files = write_data_files(catalog.properties["warehouse"], rows(RECORDS[:3]), layout)
     assert [file.partition[0] for file in files] == ["c0", "c1", None]
 
 
-def test_a_partition_without_a_value_is_refused(store: FileStore, tmp_path: Path) -> None:
+def test_a_partition_without_a_value_is_refused(tmp_path: Path) -> None:
     schema = target_schema(ROWS)
     spec = PartitionSpec(PartitionField(schema.find_field("id").field_id, 1000, IdentityTransform(), "id"))
     with raises(ValueError):
-        write_data_file(store, f"{tmp_path}/a", rows(), FileLayout(schema, spec))
+        write_data_file(f"{tmp_path}/a", rows(), FileLayout(schema, spec))
 
 
-def test_names_that_avro_lacks_are_replaced_in_the_file_and_found_by_id(catalog: SqlCatalog, store: FileStore) -> None:
+def test_names_that_avro_lacks_are_replaced_in_the_file_and_found_by_id(catalog: SqlCatalog) -> None:
     records: list[dict[str, Any]]
     schema = pa.schema([("größe in cm", pa.int64()), ("a-b", pa.list_(pa.struct([("1 x", pa.string())])))])
     records = [{"größe in cm": 5, "a-b": [{"1 x": "y"}]}, {"größe in cm": None, "a-b": []}]
     table = catalog.create_table("raw.t", target_schema(schema))
-    file = write_data_file(store, f"{table.location()}/a", rows(records, schema), FileLayout.of(table))
+    file = write_data_file(f"{table.location()}/a", rows(records, schema), FileLayout.of(table))
     assert all(name.replace("_", "").isalnum() for name in pq.read_schema(file.file_path.removeprefix("file://")).names)
-    append(table, [file])
+    append_files(table, [file], {})
     assert table.scan().to_arrow().select(schema.names).to_pylist() == records
 
 
-def test_a_small_file_is_cheap(store: FileStore, tmp_path: Path) -> None:
+def test_a_small_file_is_cheap(tmp_path: Path) -> None:
     schema = pa.schema([(f"c{n}", pa.string() if n % 2 else pa.int64()) for n in range(14)])
     values = [[str(n) * 20 for n in range(20)] if field.type == pa.string() else list(range(20)) for field in schema]
     table, layout = pa.table(values, schema=schema), FileLayout(target_schema(schema))
@@ -267,7 +251,7 @@ def test_a_small_file_is_cheap(store: FileStore, tmp_path: Path) -> None:
         began = time.perf_counter()
         pq.write_table(table, f"{tmp_path}/{number}.arrow", compression="zstd")
         between = time.perf_counter()
-        write_data_file(store, f"{tmp_path}/{number}", table, layout)
+        write_data_file(f"{tmp_path}/{number}", table, layout)
         seconds["arrow's"].append(between - began)
         seconds["ours"].append(time.perf_counter() - between)
     ours, arrows = (statistics.median(seconds[whose]) for whose in ("ours", "arrow's"))
@@ -297,7 +281,7 @@ def maps(*fields: str) -> pa.DataType:
     return pa.list_(pa.map_(struct, struct))
 
 
-def test_values_of_maps_are_matched_by_name_and_keep_their_values_in_files(store: FileStore, tmp_path: Path) -> None:
+def test_values_of_maps_are_matched_by_name_and_keep_their_values_in_files(tmp_path: Path) -> None:
     def in_map(**struct: int | None) -> list[Any]:
         return [[(struct, struct), (struct, None)], None]
 
@@ -309,8 +293,8 @@ def test_values_of_maps_are_matched_by_name_and_keep_their_values_in_files(store
         conform(rows, pa.schema([("m", maps("a"))]))
     struct = "struct<a:bigint,`x-y`:bigint>"
     layout = FileLayout(table_definition([LiveColumn("m", f"array<map<{struct},{struct}>>")])[0])
-    stored = _store_file(store, f"{tmp_path}/maps.parquet", rows, layout)
-    assert load_file(store, stored.location, layout)["m"].to_pylist() == rows["m"].to_pylist()
+    stored = _store_file(STORE, f"{tmp_path}/maps.parquet", rows, layout)
+    assert load_file(STORE, stored.location, layout)["m"].to_pylist() == rows["m"].to_pylist()
 
 
 def test_sliced_lists_keep_their_values() -> None:
@@ -357,7 +341,7 @@ REGION_ROWS = pa.table({"id": [1, 2, 3], "region": ["a", None, "b"]})
 
 def target_in(folder: Path) -> FileTarget:
     layout = FileLayout(REGION_SCHEMA, REGION_SPEC)
-    return pickle.loads(pickle.dumps(FileTarget(layout, FileStore({}), f"{folder}/data", layout.arrow, family="d-1-")))
+    return pickle.loads(pickle.dumps(FileTarget(layout, STORE, f"{folder}/data", layout.arrow, family="d-1-")))
 
 
 def test_everything_of_the_work_but_what_was_committed_is_collected_by_its_family(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import expiry
-from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.commits import CommitConflictError, retry_conflicts
 from airflow_provider_rfr.lake.expiry import (
     _MAX_AGE,
-    _MAX_COPIES,
     _MIN_SNAPSHOTS,
+    MAX_COPIES,
     _Expired,
     expire_table,
     hold_property,
@@ -28,6 +28,8 @@ from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, table_definition
 from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.lake.target import TargetTable
+from tests.strict_commits import write_files
+from tests.unit.lake.conftest import once, repeated
 from tests.unit.messages import raises
 
 NAME = "raw.daily"
@@ -45,8 +47,7 @@ class Lake:
     def publish(self, *values: int, mode: str = "replace", part: str | None = None) -> int:
         target = TargetTable(self.catalog, NAME)
         rows = pa.table({"id": pa.array(values, pa.int64()), "day": [part or "none"] * len(values)})
-        planned = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=mode == "append" or part is not None)
-        files = [stored.describe(planned.layout) for stored, _ in planned.write(rows)]
+        files = write_files(target, rows, rows_stay=mode == "append" or part is not None)
         where = None if part is None else f"day = '{part}'"
         summary = {"rfr.ledger": "ledger"}
         return target.commit(files, ("ledger", 1), mode=mode, replace_where=where, summary=summary).snapshot_id
@@ -131,8 +132,8 @@ def test_of_hourly_full_refreshes_24_replaced_copies_stay_however_young(lake: La
         lake.publish(number)
     assert lake.expire().snapshots == 3
     assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[number] for number in range(3, 28)]
-    assert lake.table.properties[_MAX_COPIES] == "24"
-    lake.write(**{_MAX_COPIES: "2"})
+    assert lake.table.properties[MAX_COPIES] == "24"
+    lake.write(**{MAX_COPIES: "2"})
     lake.expire()
     assert len(lake.snapshots()) == 10, "min-snapshots-to-keep counts for more"
     lake.write(**{_MIN_SNAPSHOTS: "1"})
@@ -142,7 +143,7 @@ def test_of_hourly_full_refreshes_24_replaced_copies_stay_however_young(lake: La
 
 def test_snapshots_that_replaced_nothing_are_no_copies(lake: Lake) -> None:
     lake.publish(0)
-    lake.write(**{_MAX_COPIES: "2", _MIN_SNAPSHOTS: "1"})
+    lake.write(**{MAX_COPIES: "2", _MIN_SNAPSHOTS: "1"})
     for number in range(1, 6):
         lake.publish(number, mode="append")
     assert lake.expire() == _Expired()
@@ -158,7 +159,7 @@ def test_snapshots_that_replaced_nothing_are_no_copies(lake: Lake) -> None:
 
 def test_a_held_snapshot_and_one_of_a_branch_stay_beyond_the_number_of_copies(lake: Lake) -> None:
     first = lake.publish(0)
-    lake.write(**{_MAX_COPIES: "0", _MIN_SNAPSHOTS: "1"})
+    lake.write(**{MAX_COPIES: "0", _MIN_SNAPSHOTS: "1"})
     lake.table.manage_snapshots().create_tag(first, "audit").commit()
     second = lake.publish(1)
     lake.publish(2)
@@ -187,19 +188,17 @@ def test_a_table_of_somebody_else_is_expired_by_iceberg_s_own_defaults(lake: Lak
 def test_a_table_that_a_deploy_makes_begins_with_the_same_properties_unless_it_is_declared_with_others(
     lake: Lake,
 ) -> None:
-    made = MigratedTable.create(
-        lake.catalog, NAME, table_definition([LiveColumn("id", "bigint")], properties={_MIN_SNAPSHOTS: "3"})
-    )
-    assert expiry.is_ours(made.properties)
-    assert (made.properties[_MAX_AGE], made.properties[_MIN_SNAPSHOTS]) == (str(7 * DAY), "3")
+    definition = table_definition([LiveColumn("id", "bigint")], properties={_MIN_SNAPSHOTS: "3"})
+    properties = MigratedTable.create(lake.catalog, NAME, definition).properties
+    assert expiry.is_ours(properties)
+    assert (properties[_MAX_AGE], properties[_MIN_SNAPSHOTS]) == (str(7 * DAY), "3")
 
 
 def test_a_publish_that_was_prepared_on_a_snapshot_that_has_expired_is_refused_and_done_again(lake: Lake) -> None:
     lake.publish(1)
     slow = TargetTable(lake.catalog, NAME)
     rows = pa.table({"id": pa.array([9], pa.int64()), "day": ["none"]})
-    planned = slow.prepare(rows.schema, "evolve", inferred=False, rows_stay=False)
-    files = [stored.describe(planned.layout) for stored, _ in planned.write(rows)]
+    files = write_files(slow, rows)
     lake.publish(2)
     lake.keep(1)
     assert lake.expire().snapshots == 1
@@ -218,14 +217,6 @@ def test_rows_that_stay_in_the_table_keep_their_files(lake: Lake) -> None:
     assert lake.expire().snapshots > 0
     assert lake.ids() == [2, 3, 4]
     assert len(lake.files(".parquet")) == 2
-
-
-def test_an_appended_table_loses_snapshots_and_no_data(lake: Lake) -> None:
-    for number in range(5):
-        lake.publish(number, mode="append")
-    lake.keep(1)
-    assert lake.expire().snapshots == 4
-    assert lake.ids() == [0, 1, 2, 3, 4]
 
 
 def test_tags_and_branches_keep_their_snapshots_until_they_are_too_old_themselves(lake: Lake) -> None:
@@ -343,15 +334,12 @@ def _die(*_: object) -> None:
 
 def _once(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, first: Callable[[], object]) -> None:
     """Let this happen between the look at the table and the expiry's commit."""
-    commit = type(catalog).commit_table
-    waiting = [first]
 
-    def late(self: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
-        if waiting and any(update.action == "remove-snapshots" for update in updates):
-            waiting.pop()()
-        return commit(self, table, requirements, updates)
+    def late(commit: Callable[..., Any], *arguments: Any) -> Any:
+        first()
+        return commit(*arguments)
 
-    monkeypatch.setattr(type(catalog), "commit_table", late)
+    once(monkeypatch, catalog, late)
 
 
 def test_a_tag_that_comes_in_between_keeps_its_snapshot(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,14 +399,7 @@ def test_an_expiry_that_landed_though_its_repeat_was_refused_deletes_its_files(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.publish_all(3)
-    commit = type(lake.catalog).commit_table
-
-    def repeated(self: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
-        if any(update.action == "remove-snapshots" for update in updates):
-            commit(self, table, requirements, updates)
-        return commit(self, table, requirements, updates)
-
-    monkeypatch.setattr(type(lake.catalog), "commit_table", repeated)
+    once(monkeypatch, lake.catalog, repeated)
     assert lake.expire().files > 0
     assert lake.ids() == [2] and lake.orphans() == set() and not lake.files("rfr-expire-*.json")
 
@@ -430,7 +411,7 @@ def test_parts_that_publish_and_expire_at_once_lose_no_row(lake: Lake) -> None:
     def work(part: int) -> None:
         mine = Lake(lake.folder)
         for _ in range(4):
-            _until_published(mine, part)
+            retry_conflicts(200)(mine.publish, part, part=f"day{part}")
             mine.expire()
 
     with ThreadPoolExecutor(3) as pool:
@@ -438,13 +419,3 @@ def test_parts_that_publish_and_expire_at_once_lose_no_row(lake: Lake) -> None:
     lake.expire()
     assert lake.ids() == [0, 1, 2, 3]
     assert lake.named() <= lake.files()
-
-
-def _until_published(lake: Lake, part: int) -> None:
-    for _ in range(200):
-        try:
-            lake.publish(part, part=f"day{part}")
-            return
-        except CommitConflictError:
-            continue
-    raise AssertionError("always refused")

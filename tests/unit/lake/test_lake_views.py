@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.tables import LiveColumn, ViewEntry, find_view, holds_views, list_views, view_names
+from tests.unit.lake.conftest import rest_server
 
 FIELDS = [
     {"id": 0, "name": "id", "required": False, "type": "long", "doc": "first"},
@@ -60,32 +59,23 @@ METADATA: dict[str, Any] = {
 class SqlLake:
     """A catalog of PyIceberg's, into whose tables views are put as Java puts them there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, catalog: SqlCatalog) -> None:
         self.folder = folder
-        uri = f"sqlite:///{folder}/catalog.db"
-        self.catalog: Any = open_catalog(
-            LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": f"file://{folder}/warehouse"})
-        )
-        self.catalog.create_namespace("ops")
+        self.catalog = catalog
+        catalog.create_namespace("ops")
 
     def put(self, name: str, data: bytes | None, catalog: str = "rfr") -> None:
         path = self.folder / f"{name}.metadata.json"
         if data is not None:
             path.write_bytes(data)
-        row = {"c": catalog, "n": "ops", "t": name, "l": f"file:{path}"}
+        row = {"catalog_name": catalog, "table_namespace": "ops", "table_name": name, "iceberg_type": "VIEW"}
         with self.catalog.engine.begin() as connection:
-            connection.execute(
-                sa.text(
-                    "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location,"
-                    " iceberg_type) VALUES (:c, :n, :t, :l, 'VIEW')"
-                ),
-                row,
-            )
+            connection.execute(sa.insert(IcebergTables).values(metadata_location=f"file:{path}", **row))
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> SqlLake:
-    return SqlLake(tmp_path)
+def lake(tmp_path: Path, catalog: SqlCatalog) -> SqlLake:
+    return SqlLake(tmp_path, catalog)
 
 
 def test_a_view_of_a_sql_catalog_shows_its_present_version_in_sparks_words(lake: SqlLake) -> None:
@@ -128,50 +118,23 @@ def test_a_catalog_whose_own_tables_are_of_the_version_before_views_has_none(lak
     assert list_views(lake.catalog) == ()
 
 
-class RestServer(BaseHTTPRequestHandler):
-    """As much of a REST catalog as lists one view."""
+@pytest.mark.parametrize("has_views", [True, False], ids=["with views", "of an older version"])
+def test_a_rest_catalog_is_asked_for_its_views_if_it_has_them(has_views: bool) -> None:
+    namespaces = "GET /v1/{prefix}/namespaces"
+    views = [f"{namespaces}/{{namespace}}/views", f"{namespaces}/{{namespace}}/views/{{view}}"]
 
-    endpoints: tuple[str, ...] = ("GET /v1/{prefix}/namespaces", "GET /v1/{prefix}/namespaces/{namespace}/views")
-    loading = "GET /v1/{prefix}/namespaces/{namespace}/views/{view}"
-
-    def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        answers: dict[str, Any] = {
-            "/v1/config": {"defaults": {}, "overrides": {}, "endpoints": [*self.endpoints, self.loading]},
+    def answer(path: str) -> Any:
+        path, _, query = path.partition("?")
+        return {
+            "/v1/config": {"defaults": {}, "overrides": {}, "endpoints": [namespaces, *(views if has_views else [])]},
             "/v1/namespaces": {"namespaces": [] if "parent" in query else [["ops"]]},
             "/v1/namespaces/ops/views": {"identifiers": [{"namespace": ["ops"], "name": "v"}]},
             "/v1/namespaces/ops/views/v": {"metadata-location": "file:///x", "metadata": METADATA},
-        }
-        body = json.dumps(answers[path]).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        }[path]
 
-    def log_message(self, *args: object) -> None:
-        """Nothing."""
-
-
-class RestServerWithoutViews(RestServer):
-    """The same of an older version."""
-
-    endpoints = RestServer.endpoints[:1]
-    loading = RestServer.endpoints[0]
-
-
-@pytest.fixture(params=[RestServer, RestServerWithoutViews])
-def rest(request: pytest.FixtureRequest) -> Iterator[tuple[Any, bool]]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), request.param)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    uri = f"http://127.0.0.1:{server.server_address[1]}"
-    yield open_catalog(LakeSettings("rfr", {"type": "rest", "uri": uri})), request.param is RestServer
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_rest_catalog_is_asked_for_its_views_if_it_has_them(rest: tuple[Any, bool]) -> None:
-    catalog, has_views = rest
-    assert holds_views(catalog) is has_views
-    assert list_views(catalog) == ((ENTRY,) if has_views else ())
-    assert view_names(catalog) == ({"ops.v"} if has_views else frozenset())
-    assert find_view(catalog, "OPS.v") == (ENTRY if has_views else None)
+    with rest_server(answer) as uri:
+        catalog = open_catalog(LakeSettings("rfr", {"type": "rest", "uri": uri}))
+        assert holds_views(catalog) is has_views
+        assert list_views(catalog) == ((ENTRY,) if has_views else ())
+        assert view_names(catalog) == ({"ops.v"} if has_views else frozenset())
+        assert find_view(catalog, "OPS.v") == (ENTRY if has_views else None)

@@ -5,6 +5,7 @@ And snapshots that only appended rows are told from others.
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -59,10 +60,7 @@ def stored(catalog: Catalog) -> list[tuple[str, int]]:
 
 
 def files_by_day(table: Table) -> list[int]:
-    days: dict[object, int] = {}
-    for task in table.scan().plan_files():
-        day = task.file.partition[0]
-        days[day] = days.get(day, 0) + 1
+    days = Counter(task.file.partition[0] for task in table.scan().plan_files())
     return [days[day] for day in sorted(days, key=str)]
 
 

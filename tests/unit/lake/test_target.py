@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,11 @@ from airflow_provider_rfr.lake.row_filter import RowFilter, part_of
 from airflow_provider_rfr.lake.schemas import target_schema
 from airflow_provider_rfr.lake.target import TargetTable
 from tests.soon import SOON
+from tests.strict_commits import write_files
 from tests.unit.messages import raises
 
 NAME = "raw.daily"
-
-
-def written(target: TargetTable, rows: pa.Table) -> list[DataFile]:
-    """The rows in files, planned for the table as the target knows it."""
-    files = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=True)
-    return [stored.describe(files.layout) for stored, _ in files.write(rows)]
+written = partial(write_files, rows_stay=True)
 
 
 def commit(target: TargetTable, files: list[DataFile], day: str, ledger: str = "ledger", generation: int = 1) -> int:
@@ -70,15 +67,10 @@ def test_a_commit_that_left_the_columns_alone_is_no_reason_to_write_again(catalo
 
 def publish(target: TargetTable, rows: pa.Table, generation: int) -> int:
     """Replace the whole table."""
-    files = replacing(target, rows)
+    files = write_files(target, rows, inferred=True)
     summary = {"rfr.ledger": "ledger", "rfr.generation": str(generation)}
     published = target.commit(files, ("ledger", generation), mode="replace", replace_where=None, summary=summary)
     return published.snapshot_id
-
-
-def replacing(target: TargetTable, rows: pa.Table) -> list[DataFile]:
-    files = target.prepare(rows.schema, "evolve", inferred=True, rows_stay=False)
-    return [stored.describe(files.layout) for stored, _ in files.write(rows)]
 
 
 def test_a_column_changes_its_type_with_the_rows_in_one_commit_and_old_snapshots_keep_theirs(
@@ -88,7 +80,7 @@ def test_a_column_changes_its_type_with_the_rows_in_one_commit_and_old_snapshots
     first = publish(target := TargetTable(catalog, NAME), pa.table({"a": [1, 2], "b": ["x", "y"]}), 1)
     target.reload()
     opened = catalog.load_table(NAME)
-    replacing(target, rows := pa.table({"a": [1.5, 2.0], "b": ["x", "y"]}))
+    write_files(target, rows := pa.table({"a": [1.5, 2.0], "b": ["x", "y"]}), inferred=True)
     assert catalog.load_table(NAME).metadata_location == opened.metadata_location, "changed before the commit"
     second = publish(target, rows, 2)
     table = catalog.load_table(NAME)
@@ -108,7 +100,7 @@ def test_a_column_changes_its_type_with_the_rows_in_one_commit_and_old_snapshots
 def test_a_change_of_type_that_met_another_commit_is_planned_again(catalog: SqlCatalog, columns: Any) -> None:
     publish(TargetTable(catalog, NAME), pa.table({"a": [1]}), 1)
     slow, fast = TargetTable(catalog, NAME), TargetTable(catalog, NAME)
-    files = replacing(slow, rows := pa.table({"a": [1.5]}))
+    files = write_files(slow, rows := pa.table({"a": [1.5]}), inferred=True)
     publish(fast, pa.table({"a": [7], **columns}), 2)
     args: Any = {"mode": "replace", "replace_where": None, "summary": {}}
     with pytest.raises(CommitConflictError):
@@ -117,7 +109,7 @@ def test_a_change_of_type_that_met_another_commit_is_planned_again(catalog: SqlC
     if columns:
         with pytest.raises(TargetChangedError):
             slow.commit(files, ("ledger", 3), **args)
-        files = replacing(slow, rows)
+        files = write_files(slow, rows, inferred=True)
     slow.commit(files, ("ledger", 3), **args)
     assert catalog.load_table(NAME).scan().to_arrow()["a"].to_pylist() == [1.5]
 
@@ -170,12 +162,11 @@ import sys
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from airflow_provider_rfr.lake.target import TargetTable
-from tests.soon import SOON
+from tests.strict_commits import write_files
 catalog = SqlCatalog("t", uri=f"sqlite:///{sys.argv[1]}/c.db", warehouse=f"file://{sys.argv[1]}/warehouse")
 for day in "monday", "tuesday":
     rows, target = pa.table({"day": [day]}), TargetTable(catalog, "raw.daily")
-    layout = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=True)
-    files = [stored.describe(layout.layout) for stored, _ in layout.write(rows)]
+    files = write_files(target, rows, rows_stay=True)
     target.commit(files, ("ledger", 1), mode="replace", replace_where=f"day = '{day}'", summary={})
 print(catalog.load_table("raw.daily").scan().to_arrow().num_rows)
 """

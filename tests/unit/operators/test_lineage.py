@@ -12,7 +12,6 @@ import attr
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.hooks.lake import LakeDocument
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.operators._outcome import Lineage, _lake_name, facets_of, source_name
 
@@ -21,13 +20,14 @@ FIGURES = {"raw.orders": {"rows": 3, "snapshot_id": 41}}
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> LakeDocument:
+def lake(tmp_path: Path) -> LakeSettings:
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
     properties["s3.secret-access-key"] = "canary-77a0"
-    catalog = open_catalog(LakeSettings("rfr", properties))
+    settings = LakeSettings("rfr", properties)
+    catalog = open_catalog(settings)
     catalog.create_namespace("raw")
     catalog.create_table("raw.orders", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))]))
-    return LakeDocument("rfr", properties)
+    return settings
 
 
 def told(lineage: Lineage) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def told(lineage: Lineage) -> dict[str, Any]:
     }
 
 
-def test_a_published_table_has_rows_columns_snapshot_and_place(lake: LakeDocument, tmp_path: Path) -> None:
+def test_a_published_table_has_rows_columns_snapshot_and_place(lake: LakeSettings, tmp_path: Path) -> None:
     lineage = Lineage("https://api.example.com", {"orders": "raw.orders"}, "replace", lake, FIGURES)
     whole = told(lineage)
     [source], [table] = whole["inputs"], whole["outputs"]
@@ -58,7 +58,7 @@ def test_a_published_table_has_rows_columns_snapshot_and_place(lake: LakeDocumen
     assert "canary-77a0" not in json.dumps(whole)
 
 
-def test_an_append_overwrites_nothing_and_what_was_not_published_is_named_and_no_more(lake: LakeDocument) -> None:
+def test_an_append_overwrites_nothing_and_what_was_not_published_is_named_and_no_more(lake: LakeSettings) -> None:
     [table] = told(Lineage("x", {"orders": "raw.orders"}, "append", lake, FIGURES))["outputs"]
     assert "lifecycleStateChange" not in table["facets"]
     [table] = told(Lineage("x", {"orders": "raw.orders"}, "replace", lake))["outputs"]
@@ -66,7 +66,7 @@ def test_an_append_overwrites_nothing_and_what_was_not_published_is_named_and_no
 
 
 def test_a_catalog_that_fails_costs_the_columns_alone(caplog: pytest.LogCaptureFixture) -> None:
-    gone = LakeDocument("rfr", {"type": "sql", "uri": "sqlite:////nowhere/canary-77a0/c.db"})
+    gone = LakeSettings("rfr", {"type": "sql", "uri": "sqlite:////nowhere/canary-77a0/c.db"})
     [table] = told(Lineage("x", {"orders": "raw.orders"}, "replace", gone, FIGURES))["outputs"]
     assert set(table["facets"]) == {"version", "lifecycleStateChange"}
     assert "the columns of raw.orders are left out of the lineage (ConfigurationError)" in caplog.text

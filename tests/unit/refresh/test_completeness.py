@@ -23,7 +23,7 @@ from tests.unit.messages import raises
 from tests.unit.refresh.in_driver import refresh_of
 from tests.unit.refresh.test_failed_publish import NobodyWaits
 
-sys.path.append(str(Path(__file__).parents[1] / "streams" / "rest"))
+sys.path.append(str(Path(__file__).parents[1] / "streams"))
 from rest_api import Api, Asked
 
 TABLE = "raw.items"

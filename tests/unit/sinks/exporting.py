@@ -20,8 +20,8 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType, NestedField, StringType
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.sinks import SinkSpec, SinkState
 from airflow_provider_rfr.sinks.run import HttpTarget, SinkRun, decide_sink, register_sink, run_sink, sink_states
-from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
 from airflow_provider_rfr.store.deploys import SinkRow, delete_sink, load_sink
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 
@@ -108,6 +108,9 @@ class Scene:
         self.target = HttpTarget(url, timeout=10, patience=0, allowed_hosts=LOOPBACK)
 
     def redeclare(self, **fields: Any) -> None:
+        """Change fields of the declaration; ``settings`` come besides the folder."""
+        if "settings" in fields:
+            fields["settings"] = {"path": str(self.out), **fields["settings"]}
         self.sink = replace(self.sink, spec=replace(self.sink.spec, **fields))
 
     @property
@@ -125,6 +128,13 @@ class Scene:
         self.deploy("create", columns=columns or self.sink.spec.columns or COLUMNS)
         return self
 
+    def begin(self, *pairs: tuple[int, str | None], **fields: Any) -> Scene:
+        """Declare these fields, register the sink, add the rows, and send them."""
+        self.redeclare(**fields)
+        self.create().add(*pairs)
+        self.run()
+        return self
+
     def add(self, *pairs: tuple[int, str | None], **summary: str) -> int:
         """Append rows; returns the snapshot's id."""
         table = self.table
@@ -134,6 +144,17 @@ class Scene:
     def rewrite(self, *pairs: tuple[int, str | None], deploy: str = DEPLOY) -> None:
         """What a migration does that replaces rows by rows: two snapshots, both tagged."""
         self.table.overwrite(rows(*pairs), snapshot_properties=tag(deploy=deploy))
+
+    def retype(self, old: str, new: str, *pairs: tuple[int, int | None]) -> None:
+        """A rewrite gives a column another type: another field, maybe of another name, in a tagged snapshot."""
+        with self.table.transaction() as transaction:
+            transaction.delete("true", snapshot_properties=tag())
+            with transaction.update_schema(allow_incompatible_changes=True) as update:
+                update.delete_column(old)
+            with transaction.update_schema() as update:
+                update.add_column(new, LongType())
+            ids, values = zip(*pairs, strict=True)
+            transaction.append(pa.table({"id": ids, new: values}), snapshot_properties=tag())
 
     def run(self, batches: int | None = None) -> SinkRun:
         """Send, at most so many batches."""
@@ -158,11 +179,11 @@ class Scene:
     def ids(self) -> list[int]:
         return [row["id"] for row in self.sent()]
 
-    def row(self, identity: UUID | None = None) -> SinkRow:
+    def row(self) -> SinkRow:
         with self.store.read() as connection:
-            found = load_sink(connection, identity or self.sink.id)
-        assert found is not None
-        return found
+            row = load_sink(connection, self.sink.id)
+        assert row is not None
+        return row
 
     def state(self) -> SinkState:
         with self.store.read() as connection:

@@ -6,13 +6,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.types import IntegerType, LongType, StringType
+from pyiceberg.types import IntegerType, PrimitiveType, StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks import SinkSpec
 from airflow_provider_rfr.sinks.windows import SentColumn, SentColumns
 from tests.unit.messages import raises
-from tests.unit.sinks.exporting import Overwriting, Scene, replace_files, rows, tag
+from tests.unit.sinks.exporting import Overwriting, Scene, replace_files, rows
+
+CHANGES = {"emit": "diff", "keys": ["id"]}
 
 
 def rename(scene: Scene, old: str, new: str) -> None:
@@ -20,36 +22,19 @@ def rename(scene: Scene, old: str, new: str) -> None:
         update.rename_column(old, new)
 
 
-def retype(scene: Scene, old: str, new: str, *pairs: tuple[int, int]) -> None:
-    """A rewrite gives a column another type: another field, maybe of another name, in a tagged snapshot."""
-    with scene.table.transaction() as transaction:
-        transaction.delete("true", snapshot_properties=tag())
-        with transaction.update_schema(allow_incompatible_changes=True) as update:
-            update.delete_column(old)
-        with transaction.update_schema() as update:
-            update.add_column(new, LongType())
-        ids, values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        transaction.append(pa.table({"id": ids, new: values}), snapshot_properties=tag())
+def add_column(scene: Scene, name: str, kind: PrimitiveType) -> None:
+    with scene.table.update_schema() as update:
+        update.add_column(name, kind)
 
 
 def append(scene: Scene, **columns: list[Any]) -> None:
     scene.table.append(pa.table(columns))
 
 
-@pytest.fixture
-def begun(scene: Scene) -> Scene:
-    """A sink without columns that has sent a row."""
-    scene.create()
-    scene.add((1, "a"))
-    scene.run()
-    return scene
-
-
 def test_a_sink_without_columns_sends_those_of_its_registration_under_the_names_of_now(begun: Scene) -> None:
     """Row 51."""
     begun.add((2, "b"))
-    with begun.table.update_schema() as update:
-        update.add_column("more", IntegerType())
+    add_column(begun, "more", IntegerType())
     rename(begun, "v", "w")
     append(begun, id=[3], w=["c"], more=pa.array([5], pa.int32()))
     assert begun.run().rows == 2
@@ -96,9 +81,8 @@ def test_columns_that_swap_their_names_stay_what_they_are(begun: Scene) -> None:
 
 
 def test_a_window_keeps_its_names_to_the_end(scene: Scene) -> None:
-    scene.redeclare(settings={"path": str(scene.out), "batch_size": 1})
-    scene.create()
-    scene.add((1, "a"), (2, "b"))
+    scene.redeclare(settings={"batch_size": 1})
+    scene.create().add((1, "a"), (2, "b"))
     scene.run(batches=1)
     rename(scene, "v", "w")
     append(scene, id=[3], w=["c"])
@@ -107,10 +91,7 @@ def test_a_window_keeps_its_names_to_the_end(scene: Scene) -> None:
 
 
 def test_differences_are_found_across_a_rename_of_a_key(scene: Scene) -> None:
-    scene.redeclare(settings={"path": str(scene.out), "emit": "diff", "keys": ["id"]})
-    scene.create()
-    scene.add((1, "a"), (2, "b"), (3, "c"))
-    scene.run()
+    scene.begin((1, "a"), (2, "b"), (3, "c"), settings=CHANGES)
     rename(scene, "id", "nr")
     same = rows((1, "a"), (2, "b"), (3, "c")).rename_columns(["nr", "v"])
     replace_files(scene.table, same, Overwriting)
@@ -121,13 +102,9 @@ def test_differences_are_found_across_a_rename_of_a_key(scene: Scene) -> None:
 
 
 def test_differences_are_found_across_other_columns_of_a_source_that_is_followed(scene: Scene) -> None:
-    scene.redeclare(settings={"path": str(scene.out), "emit": "diff", "keys": ["id"]}, follow_schema=True)
-    scene.create()
-    scene.add((1, "a"), (2, "b"), (3, "c"))
-    scene.run()
+    scene.begin((1, "a"), (2, "b"), (3, "c"), settings=CHANGES, follow_schema=True)
     rename(scene, "v", "w")
-    with scene.table.update_schema() as update:
-        update.add_column("more", IntegerType())
+    add_column(scene, "more", IntegerType())
     more = pa.table({"id": [1, 2], "w": ["a", "b"], "more": pa.array([5, None], pa.int32())})
     replace_files(scene.table, more, Overwriting)
     scene.run()
@@ -135,24 +112,17 @@ def test_differences_are_found_across_other_columns_of_a_source_that_is_followed
 
 
 def test_a_sink_that_follows_its_source_sends_new_columns_from_then_on(scene: Scene) -> None:
-    scene.redeclare(follow_schema=True)
-    scene.create()
-    scene.add((1, "a"))
-    scene.run()
+    scene.begin((1, "a"), follow_schema=True)
     scene.add((2, "b"))
-    with scene.table.update_schema() as update:
-        update.add_column("more", IntegerType())
-    scene.table.append(pa.table({"id": [3], "v": ["c"], "more": pa.array([5], pa.int32())}))
+    add_column(scene, "more", IntegerType())
+    append(scene, id=[3], v=["c"], more=pa.array([5], pa.int32()))
     scene.run()
     assert scene.sent() == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 3, "v": "c", "more": 5}]
 
 
 def test_rows_that_came_before_a_column_was_made_anew_are_sent_with_the_old_one(scene: Scene) -> None:
-    scene.create()
-    scene.add((1, "1"))
-    scene.run()
-    scene.add((2, "2"))
-    retype(scene, "v", "v", (1, 1), (2, 2))
+    scene.begin((1, "1")).add((2, "2"))
+    scene.retype("v", "v", (1, 1), (2, 2))
     append(scene, id=[3], v=[3])
     scene.run()
     assert scene.sent() == [{"id": 1, "v": "1"}, {"id": 2, "v": "2"}, {"id": 3, "v": 3}]
@@ -165,37 +135,30 @@ def test_a_column_that_is_renamed_and_then_made_anew_under_a_third_name_loses_no
     rename(begun, "v", "w")
     begun.deploy("metadata", columns=("id", "w"))
     append(begun, id=[3], w=["3"])
-    retype(begun, "w", "x", (1, 1), (2, 2), (3, 3))
+    begun.retype("w", "x", (1, 1), (2, 2), (3, 3))
     begun.deploy("metadata", columns=("id", "x"))
     append(begun, id=[4], x=[4])
     begun.run()
     assert begun.sent()[1:] == [{"id": 2, "x": "2"}, {"id": 3, "x": "3"}, {"id": 4, "x": 4}]
 
 
-def test_a_column_that_came_later_is_null_in_earlier_rows_and_one_that_is_gone_stops_the_sink(scene: Scene) -> None:
-    scene.create()
-    scene.add((1, "a"))
-    scene.run()
-    scene.add((2, "b"))
-    with scene.table.update_schema() as update:
-        update.add_column("w", StringType())
-    scene.redeclare(columns=("w", "id"))
-    scene.deploy("metadata")
-    scene.run()
-    assert scene.sent()[1:] == [{"w": None, "id": 2}]
-    with scene.table.update_schema(allow_incompatible_changes=True) as update:
+def test_a_column_that_came_later_is_null_in_earlier_rows_and_one_that_is_gone_stops_the_sink(begun: Scene) -> None:
+    begun.add((2, "b"))
+    add_column(begun, "w", StringType())
+    begun.redeclare(columns=("w", "id"))
+    begun.deploy("metadata")
+    begun.run()
+    assert begun.sent()[1:] == [{"w": None, "id": 2}]
+    with begun.table.update_schema(allow_incompatible_changes=True) as update:
         update.delete_column("w")
-    scene.table.append(pa.table({"id": [3], "v": ["c"]}))
+    begun.add((3, "c"))
     with raises(SinkError):
-        scene.run()
+        begun.run()
 
 
 def test_a_key_that_is_not_sent_is_refused(scene: Scene) -> None:
-    scene.redeclare(settings={"path": str(scene.out), "emit": "diff", "keys": ["id"]}, columns=("v",))
-    scene.create()
-    scene.add((1, "a"))
     with raises(ConfigurationError):
-        scene.run()
+        scene.begin((1, "a"), settings=CHANGES, columns=("v",))
 
 
 NOW = (("Id", 1), ("w", 2), ("v", 9))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from socket import socket
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 from sqlalchemy import select, update
 
-from airflow_provider_rfr.exceptions import (
-    ConfigurationError,
-    SinkBusyError,
-    SinkDeliveryError,
-    SinkError,
-    SinkLeaseLostError,
-)
+from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkDeliveryError, SinkLeaseLostError
 from airflow_provider_rfr.sinks.run import HttpTarget
 from airflow_provider_rfr.store.tables import LEASES
 from tests.unit.messages import raises
@@ -46,14 +42,10 @@ def test_a_batch_says_what_it_is(posting: Scene, server: Receiver) -> None:
     assert one.path == "/base/in" and one.headers["authorization"] == SECRET
     assert one.headers["content-type"] == "application/json"
     snapshots = {"from_snapshot": str(first), "to_snapshot": str(last), "resend": 0, "sink": SINK}
-    assert two.json == {**snapshots, "batch_id": keys(server)[1], "part": 0, "last": False, "rows": two.json["rows"]}
-    assert three.json == {
-        **snapshots,
-        "batch_id": keys(server)[2],
-        "part": 1,
-        "last": True,
-        "rows": [{"id": 4, "v": "v4"}],
-    }
+    part = {"part": 0, "last": False, "rows": [{"id": 2, "v": "v2"}, {"id": 3, "v": "v3"}]}
+    assert two.json == {**snapshots, **part, "batch_id": keys(server)[1]}
+    part = {"part": 1, "last": True, "rows": [{"id": 4, "v": "v4"}]}
+    assert three.json == {**snapshots, **part, "batch_id": keys(server)[2]}
     assert one.json["from_snapshot"] is None and one.json["to_snapshot"] == str(first)
     assert keys(server) == sorted(set(keys(server))) and posting.row().last_batch == keys(server)[-1]
 
@@ -83,20 +75,28 @@ def test_a_batch_that_is_refused_is_sent_again_by_the_next_run_with_its_id(
     assert [row["id"] for item in (0, 2, 3) for row in server.received[item].json["rows"]] == [0, 1, 2, 9]
 
 
+@pytest.fixture
+def pause(server: Receiver) -> Iterator[tuple[Event, Event]]:
+    """The endpoint answers the first request only when it may go on; both are events."""
+    inside, go_on = Event(), Event()
+
+    def answer(request: Received) -> Reply:
+        if len(server.received) == 1:
+            inside.set()
+            go_on.wait(60)
+        return Reply()
+
+    server.answers_by(answer)
+    yield inside, go_on
+    go_on.set()
+
+
 def test_a_busy_endpoint_is_asked_again_when_it_says_so(posting: Scene, server: Receiver) -> None:
     posting.target = replace(posting.target, patience=60)
     server.answers(Reply(429, headers={"Retry-After": "0"}), 500, 200)
     posting.add((1, "a"))
     assert posting.run().batches == 1
     assert len(server.received) == 3 and len(set(keys(server))) == 1
-
-
-def test_an_endpoint_that_breaks_off_is_not_one_that_acknowledged(posting: Scene, server: Receiver) -> None:
-    server.answers(Reply(raw=lambda connection: connection.close()), 200)
-    posting.add((1, "a"))
-    with raises(SinkDeliveryError):
-        posting.run()
-    assert posting.run().batches == 1
 
 
 def test_an_acknowledgement_counts_however_slowly_its_body_comes(posting: Scene, server: Receiver) -> None:
@@ -118,13 +118,17 @@ def test_an_acknowledgement_counts_though_its_body_breaks_off(posting: Scene, se
     assert posting.run().batches == 1 and len(server.received) == 1
 
 
-@pytest.mark.parametrize("body", [b"HTTP/1.1 503 Busy\r\nContent-Length: 9\r\n\r\nx", b"HTTP/1.1 20"])
-def test_what_is_no_acknowledgement_is_none_though_it_begins_like_one(
-    posting: Scene, server: Receiver, body: bytes
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"HTTP/1.1 503 Busy\r\nContent-Length: 9\r\n\r\nx", b"HTTP/1.1 20"],
+    ids=["nothing", "half a body", "half a status"],
+)
+def test_an_answer_that_breaks_off_is_no_acknowledgement_though_it_begins_like_one(
+    posting: Scene, server: Receiver, answer: bytes
 ) -> None:
-    server.answers(Reply(raw=lambda connection: connection.sendall(body)), 200)
+    server.answers(Reply(raw=lambda connection: connection.sendall(answer)), 200)
     posting.add((1, "a"))
-    with pytest.raises(SinkDeliveryError):
+    with raises(SinkDeliveryError):
         posting.run()
     assert posting.run().batches == 1
 
@@ -185,53 +189,32 @@ def test_an_address_that_is_none_is_told(posting: Scene) -> None:
             posting.run()
 
 
-def test_two_runs_at_once_send_each_batch_once(posting: Scene, server: Receiver) -> None:
-    inside, go_on = Event(), Event()
-
-    def answer(request: Received) -> Reply:
-        inside.set()
-        go_on.wait(60)
-        return Reply()
-
-    server.answers_by(answer)
+def test_two_runs_at_once_send_each_batch_once(posting: Scene, server: Receiver, pause: tuple[Event, Event]) -> None:
+    inside, go_on = pause
     posting.add((1, "a"))
-    first = Thread(target=posting.run)
-    first.start()
-    assert inside.wait(60)
-    with pytest.raises(SinkBusyError, match="holds its lease"):
-        posting.run()
-    go_on.set()
-    first.join(60)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(posting.run)
+        assert inside.wait(60)
+        with pytest.raises(SinkBusyError, match="holds its lease"):
+            posting.run()
+        go_on.set()
+        assert first.result(60).batches == 1
     assert posting.run().batches == 0 and len(server.received) == 1
 
 
-def test_a_run_that_slept_through_its_lease_moves_nothing(posting: Scene, server: Receiver) -> None:
+def test_a_run_that_slept_through_its_lease_moves_nothing(
+    posting: Scene, server: Receiver, pause: tuple[Event, Event]
+) -> None:
     """The other one sends the same batch with the same id: the endpoint takes it once."""
-    inside, go_on = Event(), Event()
-    failed: list[SinkError] = []
-
-    def answer(request: Received) -> Reply:
-        if len(server.received) == 1:
-            inside.set()
-            go_on.wait(60)
-        return Reply()
-
-    def run() -> None:
-        try:
-            posting.run()
-        except SinkError as error:
-            failed.append(error)
-
-    server.answers_by(answer)
+    inside, go_on = pause
     posting.add(*numbers(range(4)))
-    sleeper = Thread(target=run)
-    sleeper.start()
-    assert inside.wait(60)
-    posting.store.run(lambda value: value.execute(update(LEASES).values(until=0)))
-    assert posting.run().batches == 2
-    go_on.set()
-    sleeper.join(60)
-    assert isinstance(failed[0], SinkLeaseLostError)
+    with ThreadPoolExecutor(1) as pool:
+        sleeper = pool.submit(posting.run)
+        assert inside.wait(60)
+        posting.store.run(lambda value: value.execute(update(LEASES).values(until=0)))
+        assert posting.run().batches == 2
+        go_on.set()
+        assert isinstance(sleeper.exception(60), SinkLeaseLostError)
     assert keys(server)[0] == keys(server)[1] and len(set(keys(server))) == 2
     assert posting.row().batches == 2
     with posting.store.read() as connection:

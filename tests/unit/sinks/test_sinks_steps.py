@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import delete, select
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkLeaseLostError
+from airflow_provider_rfr.sinks import SinkSpec, SinkState
 from airflow_provider_rfr.sinks.run import release_sink, sink_states
-from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.sinks.windows import SentColumn, SentColumns, SinkWindow, batch_id
 from airflow_provider_rfr.store.deploys import SinkRow, load_sink, move_sink, take_sink_lease
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.store.leases import Lease, LeaseKind, lease_state
+from airflow_provider_rfr.store.leases import Lease
 from airflow_provider_rfr.store.tables import LEASES, SINKS
 from tests.integration.postgres import PostgresServer
 from tests.unit.messages import raises
@@ -41,7 +41,7 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture
 def store(database: ControlStore) -> ControlStore:
     for table in (SINKS, LEASES):
-        database.run(lambda each, table=table: each.execute(delete(table)))  # type: ignore[misc]
+        database.run(lambda value, table=table: value.execute(delete(table)))  # type: ignore[misc]
     return database
 
 
@@ -52,9 +52,9 @@ def do(store: ControlStore, how: str, sink: Sink = OBJ, now: int = 5, deploy: st
 
 def row(store: ControlStore) -> SinkRow:
     with store.read() as connection:
-        found = load_sink(connection, OBJ.id)
-    assert found is not None
-    return found
+        row = load_sink(connection, OBJ.id)
+    assert row is not None
+    return row
 
 
 def kept(store: ControlStore) -> list[dict[str, Any]]:
@@ -88,8 +88,7 @@ def test_a_sink_is_registered_with_its_sources_columns_and_no_cursor(store: Cont
     for now in (5, 6):
         do(store, "create", now=now)
     with store.read() as connection:
-        (state,) = sink_states(connection)
-    assert (state.uuid, state.name, state.source, state.cursor) == (OBJ.id, SINK, SOURCE_ID, None)
+        assert sink_states(connection) == (SinkState(OBJ.id, SINK, SOURCE_ID, None, "hold"),)
     assert SentColumns.loads(row(store).pins) == SentColumns((SentColumn("id", "id"), SentColumn("v", "v")))
     assert row(store).created_at == 5
     do(store, "remove")
@@ -102,18 +101,18 @@ def test_other_metadata_leaves_cursor_and_window(store: ControlStore) -> None:
     write(store, cursor=7, physical="p", window="w")
     sink = SinkSpec("ops.t", "files", {"path": "/x"}, ("V",), on_replace="resend")
     do(store, "metadata", replace(OBJ, spec=sink), columns=["v"])
-    found = row(store)
-    assert (found.cursor, found.physical, found.window, found.on_replace) == (7, "p", "w", "resend")
-    assert SentColumns.loads(found.pins) == SentColumns((SentColumn("V", "v"),), named=True)
+    changed = row(store)
+    assert (changed.cursor, changed.physical, changed.window, changed.on_replace) == (7, "p", "w", "resend")
+    assert SentColumns.loads(changed.pins) == SentColumns((SentColumn("V", "v"),), named=True)
 
 
 def test_another_source_ends_the_cursor(store: ControlStore) -> None:
     do(store, "create")
     write(store, cursor=7, physical="p", window="w")
     do(store, "metadata", source=OTHER, columns=["n"])
-    found = row(store)
-    assert (found.source, found.cursor, found.physical, found.window) == (OTHER, None, None, None)
-    assert SentColumns.loads(found.pins) == SentColumns((SentColumn("n", "n"),))
+    changed = row(store)
+    assert (changed.source, changed.cursor, changed.physical, changed.window) == (OTHER, None, None, None)
+    assert SentColumns.loads(changed.pins) == SentColumns((SentColumn("n", "n"),))
 
 
 def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
@@ -137,16 +136,10 @@ def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
     first = store.run(lambda value: take_sink_lease(value, 100, OBJ.id, "one", 5000))
     with raises(SinkBusyError):
         store.run(lambda value: take_sink_lease(value, 900, OBJ.id, "two", 5000))
-    assert first is not None
-    assert store.run(lambda value: first.renew(value, 4000))
     with pytest.raises(SinkBusyError):
-        store.run(lambda value: take_sink_lease(value, 8999, OBJ.id, "two", 5000))
-    second = store.run(lambda value: take_sink_lease(value, 9000, OBJ.id, "two", 5000))
-    assert second is not None and second.token == first.token + 1
-    assert not store.run(lambda value: first.renew(value, 9001))
-    store.run(first.release)
-    with store.read() as connection:
-        assert lease_state(connection, LeaseKind.SINK, str(OBJ.id)).holder == "two"
+        store.run(lambda value: take_sink_lease(value, 5099, OBJ.id, "two", 5000))
+    second = store.run(lambda value: take_sink_lease(value, 5100, OBJ.id, "two", 5000))
+    assert first is not None and second is not None and second.token == first.token + 1
     store.run(second.release)
     assert store.run(lambda value: take_sink_lease(value, 1, OBJ.id, "three", 5000)) is not None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,3 +36,16 @@ def store(store_url: str, clock: FakeClock) -> Iterator[ControlStore]:
     opened = open_store(store_url, clock=clock)
     yield opened
     opened.close()
+
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def call(store: ControlStore) -> Call:
+    """Call a function of the store's modules in a transaction of its own, with these arguments."""
+
+    def call(work: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        return store.run(lambda connection: work(connection, *arguments, **more))
+
+    return call

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, select
@@ -29,7 +30,6 @@ from airflow_provider_rfr.store.deliveries import (
     attempts_of,
     change_endpoints,
     count_states,
-    delete_ended,
     endpoints_with_ids,
     ensure_endpoint,
     mend_times,
@@ -39,6 +39,7 @@ from airflow_provider_rfr.store.deliveries import (
 )
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.tables import DELIVERIES
+from tests.unit.store.conftest import Call
 from tests.webhook_receiver import FakeClock
 
 KEY = EndpointKey("rfr", "raw.orders", "hook")
@@ -50,13 +51,8 @@ def enrolled(store: ControlStore, *sequences: int, key: EndpointKey = KEY) -> in
         row = ensure_endpoint(connection, key)
         new = []
         for number in sequences:
-            commit = {
-                "first_commit": f"c{number}",
-                "last_commit": f"c{number}",
-                "snapshot_id": 1,
-                "event": f"e{number}",
-            }
-            new.append({"id": f"{key.trigger}-{number:04}", "endpoint_id": row.id, "sequence": number, **commit})
+            commit = {"sequence": number, "snapshot_id": 1, "first_commit": f"c{number}", "last_commit": f"c{number}"}
+            new.append({"id": f"{key.trigger}-{number:04}", "endpoint_id": row.id, "event": f"e{number}", **commit})
         add_deliveries(connection, store.now(connection), new)
         return row.id
 
@@ -81,8 +77,9 @@ def settled(store: ControlStore, *results: Result) -> set[str]:
     return store.run(lambda connection: settle(connection, store.now(connection), results))
 
 
-def changed(store: ControlStore, number: int, values: dict[str, object]) -> None:
-    store.run(lambda connection: change_endpoints(connection, [number], **values))
+def now_do(store: ControlStore, work: Callable[..., Any], *arguments: Any) -> None:
+    """Call a function that writes with the present time."""
+    store.run(lambda connection: work(connection, store.now(connection), *arguments))
 
 
 def rows(store: ControlStore) -> dict[str, Delivery]:
@@ -108,7 +105,7 @@ def test_what_is_claimed_is_claimed_once_until_the_lease_runs_out(store: Control
     assert [(taken.attempt, taken.token) for taken in claimed(store, number, owner="two")] == [(2, 2), (2, 2)]
 
 
-def test_only_the_newest_token_may_say_how_it_ended(store: ControlStore, clock: FakeClock) -> None:
+def test_only_the_newest_token_may_say_how_it_ended(store: ControlStore, call: Call, clock: FakeClock) -> None:
     number = enrolled(store, 1)
     (late,) = claimed(store, number)
     clock.sleep(31)
@@ -119,11 +116,10 @@ def test_only_the_newest_token_may_say_how_it_ended(store: ControlStore, clock: 
     assert rows(store)["hook-0001"].state == "delivered"
     assert settled(store, Result(late, AttemptOutcome.DEAD, "http", on_failure="block")) == {"hook-0001"}
     assert rows(store)["hook-0001"].state == "delivered"
-    with store.read() as connection:
-        assert [attempt.number for attempt in attempts_of(connection, "hook-0001")] == [1, 2]
+    assert [attempt.number for attempt in call(attempts_of, "hook-0001")] == [1, 2]
 
 
-def test_a_claim_that_is_given_back_costs_no_attempt(store: ControlStore) -> None:
+def test_a_claim_that_is_given_back_costs_no_attempt(store: ControlStore, call: Call) -> None:
     number = enrolled(store, 1)
     (first,) = claimed(store, number)
     settled(store, Result(first, AttemptOutcome.UNSENT))
@@ -131,8 +127,7 @@ def test_a_claim_that_is_given_back_costs_no_attempt(store: ControlStore) -> Non
     assert (row.state, row.attempts, row.failures, row.lease_until) == ("pending", 0, 0, None)
     (again,) = claimed(store, number)
     assert (again.attempt, again.token) == (1, 2)
-    with store.read() as connection:
-        assert attempts_of(connection, "hook-0001") == []
+    assert call(attempts_of, "hook-0001") == []
 
 
 def test_a_failure_waits_and_is_counted(store: ControlStore, clock: FakeClock) -> None:
@@ -154,7 +149,7 @@ def test_the_dead_are_not_claimed_and_a_replay_gives_them_a_new_budget(store: Co
     assert due(store, number) is None
     row = rows(store)["hook-0001"]
     assert (row.state, row.reason, row.on_failure) == ("dead", "http", "block")
-    store.run(lambda connection: set_pending(connection, store.now(connection), ["hook-0001"]))
+    now_do(store, set_pending, ["hook-0001"])
     (again,) = claimed(store, number)
     assert (again.delivery_id, again.attempt, again.failures) == ("hook-0001", 2, 0)
 
@@ -162,27 +157,26 @@ def test_the_dead_are_not_claimed_and_a_replay_gives_them_a_new_budget(store: Co
 def test_who_was_at_a_cancelled_delivery_can_t_say_how_it_ended(store: ControlStore) -> None:
     number = enrolled(store, 1)
     (first,) = claimed(store, number)
-    store.run(lambda connection: set_cancelled(connection, store.now(connection), ["hook-0001"], "by a test"))
+    now_do(store, set_cancelled, ["hook-0001"], "by a test")
     assert settled(store, Result(first, AttemptOutcome.RETRY, "http")) == {"hook-0001"}
-    store.run(lambda connection: set_pending(connection, store.now(connection), ["hook-0001"]))
+    now_do(store, set_pending, ["hook-0001"])
     assert settled(store, Result(first, AttemptOutcome.DELIVERED)) == {"hook-0001"}
     assert rows(store)["hook-0001"].state == "pending"
 
 
-def test_paused_disabled_and_resting_endpoints_are_left_alone(store: ControlStore, clock: FakeClock) -> None:
+@pytest.mark.parametrize(("column", "waits"), [("paused_at", None), ("disabled_at", None), ("open_until", 5000)])
+def test_paused_disabled_and_resting_endpoints_are_left_alone(
+    store: ControlStore, call: Call, clock: FakeClock, column: str, waits: int | None
+) -> None:
     number = enrolled(store, 1)
-    now = int(clock.now() * 1000)
-    for values in ({"paused_at": now}, {"disabled_at": now}, {"open_until": now + 5000}):
-        changed(store, number, values)
-        assert claimed(store, number) == []
-        nothing = dict.fromkeys(values)
-        if "open_until" in values:
-            assert due(store, number) == 5000
-            clock.sleep(5)
-            assert len(claimed(store, number)) == 1
-        else:
-            assert due(store, number) is None
-            changed(store, number, nothing)
+    call(change_endpoints, [number], **{column: int(clock.now() * 1000) + (waits or 0)})
+    assert claimed(store, number) == []
+    assert due(store, number) == waits
+    if waits:
+        clock.sleep(waits / 1000)
+    else:
+        call(change_endpoints, [number], **{column: None})
+    assert len(claimed(store, number)) == 1
 
 
 def test_strict_order_is_one_at_a_time_and_the_oldest_first(store: ControlStore, clock: FakeClock) -> None:
@@ -201,7 +195,7 @@ def test_strict_order_is_one_at_a_time_and_the_oldest_first(store: ControlStore,
     settled(store, Result(second, AttemptOutcome.DEAD, "http", on_failure="block"))
     assert claimed(store, number, strict=True) == []
     assert due(store, number, strict=True) is None
-    store.run(lambda connection: set_cancelled(connection, store.now(connection), ["hook-0002"], ""))
+    now_do(store, set_cancelled, ["hook-0002"], "")
     assert [taken.delivery_id for taken in claimed(store, number, strict=True)] == ["hook-0003"]
 
 
@@ -270,16 +264,16 @@ def test_an_interval_with_strict_order_opens_no_window_while_the_last_one_is_und
 
 
 def test_a_clock_that_is_set_back_delays_nothing_for_longer_than_it_may_take(
-    store: ControlStore, clock: FakeClock
+    store: ControlStore, call: Call, clock: FakeClock
 ) -> None:
     number = enrolled(store, 1, 2)
     clock.time += 30 * 86400
     first, _ = claimed(store, number)
     settled(store, Result(first, AttemptOutcome.RETRY, "http", wait=1000))
-    store.run(lambda connection: change_endpoints(connection, [number], last_fired_at=store.now(connection)))
-    store.run(lambda connection: change_endpoints(connection, [number], open_until=store.now(connection) + 9000))
+    now = int(clock.now() * 1000)
+    call(change_endpoints, [number], last_fired_at=now, open_until=now + 9000)
     clock.time -= 30 * 86400
-    store.run(lambda connection: mend_times(connection, store.now(connection), [number], LEASE))
+    now_do(store, mend_times, [number], LEASE)
     assert [taken.delivery_id for taken in claimed(store, number)] == ["hook-0001"]
     clock.sleep(LEASE / 1000 + 1)
     assert {taken.delivery_id for taken in claimed(store, number)} == {"hook-0001", "hook-0002"}
@@ -354,25 +348,10 @@ def test_four_deliverers_keep_a_strict_order(store_url: str) -> None:
     assert max(map(len, together)) == 1
 
 
-def test_rows_are_made_once_whoever_makes_them(store: ControlStore) -> None:
+def test_rows_are_made_once_whoever_makes_them(store: ControlStore, call: Call) -> None:
     enrolled(store, 1, 2)
     enrolled(store, 2, 3)
-    with store.read() as connection:
-        assert count_states(connection, Selection())["pending"] == 3
-
-
-def test_what_ended_long_ago_is_forgotten_and_the_dead_stay(store: ControlStore, clock: FakeClock) -> None:
-    number = enrolled(store, 1, 2, 3)
-    first, second, _ = claimed(store, number)
-    settled(
-        store, Result(first, AttemptOutcome.DELIVERED), Result(second, AttemptOutcome.DEAD, "http", on_failure="block")
-    )
-    clock.sleep(100)
-    before = int((clock.now() - 50) * 1000)
-    assert store.run(lambda connection: delete_ended(connection, before, Selection(), 1000)) == 1
-    assert set(rows(store)) == {"hook-0002", "hook-0003"}
-    with store.read() as connection:
-        assert attempts_of(connection, "hook-0001") == []
+    assert call(count_states, Selection())["pending"] == 3
 
 
 def test_a_settlement_of_many_kinds_is_one_transaction(store: ControlStore) -> None:

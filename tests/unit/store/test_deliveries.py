@@ -14,25 +14,21 @@ from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.tables import DELIVERIES
 from airflow_provider_rfr.webhooks import operations
 from benchmarks.deliveries import LAKE, QUERIES, fill
+from tests.unit.store.conftest import Call
 from tests.webhook_receiver import FakeClock
 
 DAY = 86_400
 
 
-def test_the_dags_of_an_endpoint_are_those_of_all_its_deliveries(store: ControlStore) -> None:
-    def work(connection: Any) -> None:
-        row = ensure_endpoint(connection, EndpointKey(LAKE, "raw.orders", "hook"))
-        owed = []
-        for number, dag_id in enumerate(("shop", None, "late", "shop")):
-            commit = {"first_commit": str(number), "last_commit": str(number), "snapshot_id": number, "event": "{}"}
-            of = {"endpoint_id": row.id, "dag_ids": {dag_id}}
-            owed.append({"id": str(number), "sequence": number, **of, **commit})
-        add_deliveries(connection, store.now(connection), owed[:2])
-        add_deliveries(connection, store.now(connection), owed)
-
-    store.run(work)
-    with store.read() as connection:
-        assert [row.dag_ids for row in rows.endpoints_of_table(connection, LAKE)] == [{"shop", "late", None}]
+def test_the_dags_of_an_endpoint_are_those_of_all_its_deliveries(call: Call) -> None:
+    endpoint, deliveries = call(ensure_endpoint, EndpointKey(LAKE, "raw.orders", "hook")), []
+    for number, dag_id in enumerate(("shop", None, "late", "shop")):
+        commit = {"first_commit": str(number), "last_commit": str(number), "snapshot_id": number, "event": "{}"}
+        ids = {"id": str(number), "endpoint_id": endpoint.id, "dag_ids": {dag_id}}
+        deliveries.append({"sequence": number, **ids, **commit})
+    assert call(add_deliveries, 1, deliveries[:2]) == 2
+    assert call(add_deliveries, 1, deliveries) == 2
+    assert [row.dag_ids for row in call(rows.endpoints_of_table, LAKE)] == [{"shop", "late", None}]
 
 
 def plans(store: ControlStore, connection: Connection, query: Callable[[], Any]) -> str:
@@ -85,40 +81,33 @@ def test_no_query_reads_all_that_was_ever_delivered(store: ControlStore, is_anal
     assert {name: index for name, index in used.items() if index not in found[name]} == {}
 
 
+def change(connection: Connection, number: int, **values: Any) -> None:
+    """Write columns of a delivery that :func:`fill` made."""
+    connection.execute(DELIVERIES.update().where(DELIVERIES.c.id == f"{number:032x}").values(**values))
+
+
 def test_what_ended_long_ago_is_deleted_in_parts_and_nothing_undelivered_is(
-    store: ControlStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    store: ControlStore, call: Call, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, 5, 105)
     monkeypatch.setattr(operations, "_FORGOTTEN_AT_ONCE", 30)
     # A window that is not sent yet, with a commit that was merged into it, and one that was given up.
-    window, dead = f"{104:032x}", f"{103:032x}"
-
-    def work(connection: Connection) -> None:
-        merged = DELIVERIES.update().where(DELIVERIES.c.id == f"{0:032x}")
-        connection.execute(merged.values(state="merged", merged_into=window))
-        merged = DELIVERIES.update().where(DELIVERIES.c.id == f"{1:032x}")
-        connection.execute(merged.values(state="merged", merged_into=f"{2:032x}"))
-        connection.execute(DELIVERIES.update().where(DELIVERIES.c.id == dead).values(state="dead", ended_at=1))
-
-    store.run(work)
+    call(change, 0, state="merged", merged_into=f"{104:032x}")
+    call(change, 1, state="merged", merged_into=f"{2:032x}")
+    call(change, 103, state="dead", ended_at=1)
     clock.sleep(31 * DAY)
     assert operations.forget(store, 32 * DAY) == 0
     assert operations.forget(store, 30 * DAY) == 99
     kept = {delivery.id: delivery.state for delivery in operations.deliveries(store)}
     pending = {f"{n:032x}": "pending" for n in (100, 101, 102, 104)}
-    assert kept == {f"{0:032x}": "merged", dead: "dead", **pending}
+    assert kept == {f"{0:032x}": "merged", f"{103:032x}": "dead", **pending}
     with store.read() as connection:
         assert connection.execute(text("SELECT count(*) FROM rfr_webhook_attempts")).scalar_one() == 1
 
 
-def test_what_is_merged_counts_as_unsent_until_its_window_is_sent(store: ControlStore) -> None:
+def test_what_is_merged_counts_as_unsent_until_its_window_is_sent(store: ControlStore, call: Call) -> None:
     first, second = fill(store, 2, 6)
-    values = {"state": "merged", "merged_into": f"{4:032x}"}
-    merged = DELIVERIES.update().where(DELIVERIES.c.id == f"{0:032x}").values(**values)
-    store.run(lambda connection: connection.execute(merged))
-    with store.read() as connection:
-        assert rows.first_unsent(connection, [first, second]) == {first: 0, second: 5}
-    sent = DELIVERIES.update().where(DELIVERIES.c.id == f"{4:032x}").values(state="delivered")
-    store.run(lambda connection: connection.execute(sent))
-    with store.read() as connection:
-        assert rows.first_unsent(connection, [first, second]) == {second: 5}
+    call(change, 0, state="merged", merged_into=f"{4:032x}")
+    assert call(rows.first_unsent, [first, second]) == {first: 0, second: 5}
+    call(change, 4, state="delivered")
+    assert call(rows.first_unsent, [first, second]) == {second: 5}

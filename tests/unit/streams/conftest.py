@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from rest_api import Api, Reply
 
 from airflow_provider_rfr.exceptions import SourceError, TokenExpiredError
+from airflow_provider_rfr.refresh.budget import BudgetServer, DriverBudget
 from airflow_provider_rfr.streams import Page, PagedStream, StateMixin, Stream
 
 
-class Api:
-    """Answers ``/name?parent=P&page=N`` from what the test put in; counts requests in order."""
+class PagedApi(Api):  # type: ignore[misc]  # pytest puts its module on the path
+    """Answers ``/name?parent=P&page=N`` from what the test put in."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.pages: dict[str, Any] = {}
         self.statuses: dict[str, int] = {}
-        self.requests: list[str] = []
-        api = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                api.requests.append(self.path)
-                status = api.statuses.get(self.path, 200 if self.path in api.pages else 404)
-                body = json.dumps(api.pages.get(self.path)).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *arguments: Any) -> None:
-                return None
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.answer = lambda asked: Reply(
+            self.pages.get(asked.path), self.statuses.get(asked.path, 200 if asked.path in self.pages else 404)
+        )
 
     def add(self, name: str, sizes: Sequence[int], first: int = 1, parent: str | None = None) -> None:
         """Pages of so many rows; the last one says that none follows."""
@@ -115,17 +101,14 @@ class StatefulPages(Stream, StateMixin):
 
 
 @pytest.fixture
-def api() -> Iterator[Api]:
-    api = Api()
-    thread = threading.Thread(target=api.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield api
-    api.server.shutdown()
-    api.server.server_close()
+def api() -> Iterator[PagedApi]:
+    server = PagedApi()
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def paged(api: Api) -> Any:
+def paged(api: PagedApi) -> Any:
     def make(name: str, parents: Sequence[str] = (), first: int = 1) -> PagesByNumber:
         return PagesByNumber(api.url, name, parents, first)
 
@@ -133,8 +116,16 @@ def paged(api: Api) -> Any:
 
 
 @pytest.fixture
-def stateful(api: Api) -> Any:
+def stateful(api: PagedApi) -> Any:
     def make(name: str, parents: Sequence[str] = ()) -> StatefulPages:
         return StatefulPages(api.url, name, parents)
 
     return make
+
+
+@pytest.fixture
+def server() -> Iterator[BudgetServer]:
+    """A driver, which obtains the tokens of tasks."""
+    server = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
+    yield server
+    server.close()

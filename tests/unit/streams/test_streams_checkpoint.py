@@ -125,7 +125,7 @@ class ConstantCursor:
 def test_a_state_of_the_cursor_that_did_not_change_is_not_emitted_again() -> None:
     """Row 7."""
     slices = [StreamSlice(cursor_slice={"start": day}) for day in ("01", "02", "03")]
-    reader = CursorBasedCheckpointReader(ConstantCursor(), slices)
+    reader: CheckpointReader = CursorBasedCheckpointReader(ConstantCursor(), slices)
     assert reader.next() == {"start": "01"}
     assert reader.get_checkpoint() == {"updated_at": "2024-04-15"}
     for day in ("02", "03"):

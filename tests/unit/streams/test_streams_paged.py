@@ -72,7 +72,7 @@ def test_a_token_that_is_an_address_is_requested_on_resume(api: Any) -> None:
     stream = NextUrl(lambda url: json.load(urlopen(url, timeout=5)))
     pages = list(iter_pages(stream, {}, {"next_page_token": second}))
     assert [page.next for page in pages] == [NextPage(f"{api.url}/orders?cursor=c"), Complete()]
-    assert api.requests == ["/orders?cursor=b", "/orders?cursor=c"]
+    assert api.paths == ["/orders?cursor=b", "/orders?cursor=c"]
 
 
 @pytest.mark.parametrize("state", [SENTINEL, Complete(), {"version": 1, "state": "complete"}])
@@ -80,7 +80,7 @@ def test_a_complete_stream_sends_no_request(api: Any, paged: Any, state: Any) ->
     """Row 39."""
     api.add("orders", [2, 2])
     assert list(paged("orders").read_records({}, state)) == []
-    assert api.requests == []
+    assert api.paths == []
 
 
 def test_reading_a_slice_twice_gives_the_same_records(api: Any, paged: Any, stateful: Any) -> None:

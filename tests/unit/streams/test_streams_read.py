@@ -76,14 +76,14 @@ def test_a_second_attempt_reads_from_the_stored_page_on(api: Any, kind: str, is_
     assert len(records(messages)) == 8
     assert positions(messages) == [NextPage(token(kind, 101)), NextPage(token(kind, 102)), Complete()]
     assert [message.record_count for message in states(messages)] == [3, 3, 2]
-    assert api.requests == [f"/orders?page={page}" for page in (100, 101, 102)]
+    assert api.paths == [f"/orders?page={page}" for page in (100, 101, 102)]
 
 
 def test_the_stream_state_stays_what_came_in_while_the_slice_moves(api: Any, stateful: Any) -> None:
     """Rows 22 and 30; the stream itself asserts that its slice has the position flat and by name."""
     api.add("orders", [1, 1, 1, 1], first=10)
     messages = list(_read_stream(stateful("orders"), stream_state={"page": 10}))
-    assert api.requests == [f"/orders?page={page}" for page in (10, 11, 12, 13)]
+    assert api.paths == [f"/orders?page={page}" for page in (10, 11, 12, 13)]
     assert [record["stream_state"] for record in records(messages)] == [{"page": 10}] * 4
 
 
@@ -206,9 +206,9 @@ def test_a_refused_token_is_not_sent_by_the_next_attempt(api: Any, paged: Any) -
     messages, _ = collect(_read_stream(paged("orders"), state_manager=manager), TokenExpiredError)
     assert positions(messages) == [NextPage(2), NotStarted()]
     api.statuses.clear()
-    api.requests.clear()
+    api.asked.clear()
     list(_read_stream(paged("orders"), state_manager=manager))
-    assert api.requests == ["/orders?page=1", "/orders?page=2"]
+    assert api.paths == ["/orders?page=1", "/orders?page=2"]
 
 
 def test_a_complete_stream_reads_nothing_and_says_so_once(api: Any, paged: Any) -> None:
@@ -217,7 +217,7 @@ def test_a_complete_stream_reads_nothing_and_says_so_once(api: Any, paged: Any) 
         read_streams([paged("orders")], state_manager=ConnectorStateManager([StateMessage("orders", SENTINEL)]))
     )
     assert shape(messages) == "STARTED S COMPLETE"
-    assert api.requests == []
+    assert api.paths == []
 
 
 def test_a_reader_that_is_asked_to_stop_ends_incomplete_with_the_state_of_what_it_read(api: Any, paged: Any) -> None:
@@ -258,9 +258,9 @@ def test_a_partition_resumes_at_its_page_and_not_at_its_parent(api: Any, kind: s
     make = request.getfixturevalue(kind)
     collect(_read_stream(make("orders", "ABC"), state_manager=manager), RefreshFailedError)
     api.statuses.clear()
-    api.requests.clear()
+    api.asked.clear()
     messages = list(_read_stream(make("orders", "ABC"), state_manager=manager))
-    assert api.requests == ["/orders?parent=B&page=3"]
+    assert api.paths == ["/orders?parent=B&page=3"]
     assert shape(messages) == "R S"
 
 

@@ -7,8 +7,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from pyiceberg.catalog import Catalog
 from sqlalchemy import delete, insert, update
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
@@ -100,8 +98,8 @@ def deliver(
     store.run(work)
 
 
-def _execute(statement: Any, connection: Any) -> None:
-    connection.execute(statement)
+def execute(store: ControlStore, statement: Any, rows: Any = None) -> None:
+    store.run(lambda connection: connection.execute(statement, rows))
 
 
 def test_deliveries_of_commits_of_a_hidden_dag_are_not_there(login: Login, store: ControlStore) -> None:
@@ -145,9 +143,9 @@ def test_an_attempt_that_told_of_several_commits_belongs_to_all_their_dags(
 
     assert store.run(claimed).delivery_id == "m"
     values = {"delivery_id": "m", "number": 1, "at": 1, "milliseconds": 1, "outcome": "failed", "answer": "of both"}
-    store.run(lambda connection: connection.execute(insert(ATTEMPTS).values(**values)))
+    execute(store, insert(ATTEMPTS).values(**values))
     # What was merged is forgotten before what it was merged into.
-    store.run(lambda connection: connection.execute(delete(DELIVERIES).where(DELIVERIES.c.id != "m")))
+    execute(store, delete(DELIVERIES).where(DELIVERIES.c.id != "m"))
     assert "of both" in login("owner").get("/rfr/deliveries").text
     assert ("of both" in login("viewer").get("/rfr/deliveries").text) is is_shown
     assert '<td class="name">hook</td>' in login("owner").get(REFRESH).text
@@ -160,10 +158,8 @@ def test_an_endpoint_that_was_told_of_a_hidden_dag_s_commits_is_not_there_but_th
 ) -> None:
     for sequence, dag_id in enumerate(dags, 1):
         deliver(store, "raw.orders", dag_id, sequence, outcome="failed", status=503, detail=f"503 for {dag_id}")
-    dead = update(DELIVERIES).values(state="dead")
-    store.run(lambda connection: connection.execute(dead))
-    reason = update(ENDPOINTS).values(disabled_at=1, disabled_reason="the reason")
-    store.run(lambda connection: connection.execute(reason))
+    execute(store, update(DELIVERIES).values(state="dead"))
+    execute(store, update(ENDPOINTS).values(disabled_at=1, disabled_reason="the reason"))
     owner, viewer = (login(name).get("/rfr/deliveries").text for name in ("owner", "viewer"))
     assert "the reason" in owner
     assert 'class="dead"' in owner
@@ -187,7 +183,7 @@ def test_many_newer_attempts_of_a_hidden_dag_leave_the_viewer_s_own_attempt(logi
         {"delivery_id": "id-1-raw.closed", "number": number, "at": 2**45, "milliseconds": 1, "outcome": "failed"}
         for number in range(2, 402)
     ]
-    store.run(lambda connection: connection.execute(insert(ATTEMPTS), many))
+    execute(store, insert(ATTEMPTS), many)
     assert "503 for shop" in login("viewer").get("/rfr/deliveries").text
     assert login("owner").get("/rfr/deliveries").text.count('data-label="Attempt"') == 200
 
@@ -195,8 +191,7 @@ def test_many_newer_attempts_of_a_hidden_dag_leave_the_viewer_s_own_attempt(logi
 @pytest.mark.parametrize("event", ["[1]", '"x"', "5", "null", "no JSON", '{"dag_id": ["a"]}', '{"dag_id": 5}'])
 def test_a_delivery_whose_event_names_no_dag_hides_no_other(login: Login, store: ControlStore, event: str) -> None:
     deliver(store, "raw.odd", "shop", outcome="delivered", status=200)
-    odd = update(DELIVERIES).values(event=event, dag_ids={None})
-    store.run(lambda connection: connection.execute(odd))
+    execute(store, update(DELIVERIES).values(event=event, dag_ids={None}))
     deliver(store, "raw.open", "shop", outcome="delivered", status=200)
     answer = login("owner").get("/rfr/deliveries")
     assert answer.status_code == 200
@@ -233,7 +228,7 @@ def test_an_endpoint_s_state_says_what_is_wrong_with_it(
     deliver(store, "raw.orders", "shop", outcome="failed")
     for table, values in ((ENDPOINTS, endpoint), (DELIVERIES, delivery)):
         if values:
-            store.run(partial(_execute, update(table).values(**values)))
+            execute(store, update(table).values(**values))
     text = login("owner").get("/rfr/deliveries").text
     assert f'data-label="State"><span class="state {state}">{state}</span>' in text
     assert "Circuit breaker" not in text
@@ -261,8 +256,7 @@ def test_the_hint_to_replay_says_who_sends_what_it_queues(
 ) -> None:
     monkeypatch.setattr(Viewer, "may_trigger", lambda _viewer, dag_id: is_there and dag_id == "deliver_webhooks")
     deliver(store, "raw.orders", "shop", outcome="failed")
-    dead = update(DELIVERIES).values(state="dead")
-    store.run(lambda connection: connection.execute(dead))
+    execute(store, update(DELIVERIES).values(state="dead"))
     text = login("owner").get("/rfr/deliveries").text
     assert f"It only queues them: the DAG <code>deliver_webhooks</code>{where} then sends them." in text
     assert ("Deliver now</a>" in text) is is_there
@@ -270,8 +264,7 @@ def test_the_hint_to_replay_says_who_sends_what_it_queues(
 
 def test_a_command_to_copy_quotes_names(login: Login, store: ControlStore) -> None:
     deliver(store, "raw.orders; rm x", "shop", outcome="failed")
-    dead = update(DELIVERIES).values(state="dead")
-    store.run(lambda connection: connection.execute(dead))
+    execute(store, update(DELIVERIES).values(state="dead"))
     assert "--target &#39;raw.orders; rm x&#39; --trigger hook" in login("owner").get("/rfr/deliveries").text
 
 
@@ -308,13 +301,13 @@ def test_connections_show_users_and_alterations_without_values_to_those_who_may_
     ],
 )
 def test_the_state_of_a_use_is_the_one_that_its_refresh_has(
-    login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch, used: str, airflow: str, shown: str
+    login: Login, store: ControlStore, airflow_says: Callable[..., None], used: str, airflow: str, shown: str
 ) -> None:
     task = TaskRef("shop", "monday", "refresh")
     token = store.run(lambda connection: register_use(connection, 1, task, "refresh", ["shop_api"], {}))
     if used != "running":
         store.run(lambda connection: end_use(connection, 2, task, token, used, "SourceError: 503"))
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._TaskState(airflow, None) for task in wanted})
+    airflow_says(airflow)
     assert f'<div><span class="state {shown}">{shown}</span>' in login("owner").get("/rfr/connections").text
 
 
@@ -383,8 +376,7 @@ def test_who_altered_and_who_deployed_is_told_to_who_may_see_all_dags(
     monkeypatch.setattr(PickyManager, "is_authorized_connection", lambda *_args, **_values: True)
     hook = BuiltinsHook(lake_conn_id="rfr_lake_default")
     hook.apply(hook.plan(), sql=DuckEngine(catalog, tmp_path / "views"), actor="hidden_dag secret_run deploy")
-    failed = update(DEPLOYS).values(error="secret_run failed")
-    store.run(lambda connection: connection.execute(failed))
+    execute(store, update(DEPLOYS).values(error="secret_run failed"))
     for page, others in (("connections", "shop_api"), ("migrations", "rfr_system.refresh_history")):
         owner, viewer = (login(name).get(f"/rfr/{page}").text for name in ("owner", "viewer"))
         assert others in viewer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
@@ -141,15 +142,10 @@ def test_bars_stand_for_rows_and_for_records_where_nothing_was_published(catalog
     ],
 )
 def test_a_refresh_whose_task_is_not_at_it_waits_or_is_interrupted_before_its_ledger_is_silent(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, state: str | None, later: int | None, expected: State
+    catalog: Catalog, airflow_says: Callable[..., None], state: str | None, later: int | None, expected: State
 ) -> None:
     begun(catalog, "raw.orders", **TASK)
-    began = None if later is None else datetime.now(timezone.utc) + timedelta(seconds=later)
-
-    def states(wanted: Any) -> dict[Any, Any]:
-        return {task: tasks._TaskState(state, began) for task in wanted}
-
-    monkeypatch.setattr(tasks, "_states", states)
+    airflow_says(state, None if later is None else datetime.now(timezone.utc) + timedelta(seconds=later))
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is expected
     if expected is not State.READING:
@@ -158,20 +154,18 @@ def test_a_refresh_whose_task_is_not_at_it_waits_or_is_interrupted_before_its_le
 
 @pytest.mark.parametrize(("state", "expected"), [("up_for_retry", State.WAITING), ("failed", State.FAILED)])
 def test_a_failed_attempt_waits_while_airflow_tries_the_task_again(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, state: str, expected: State
+    catalog: Catalog, airflow_says: Callable[..., None], state: str, expected: State
 ) -> None:
     begun(catalog, "raw.orders", **TASK).end("SourceError: 503")
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._TaskState(state, None) for task in wanted})
+    airflow_says(state)
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is expected
     assert "SourceError: 503" in found.sentence
 
 
-def test_a_refused_publish_stays_failed(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_publish_stays_failed(catalog: Catalog, airflow_says: Callable[..., None]) -> None:
     begun(catalog, "raw.orders", **TASK).end("TypeMismatchError: no number", refused_under="rules")
-    monkeypatch.setattr(
-        tasks, "_states", lambda wanted: {task: tasks._TaskState("up_for_retry", None) for task in wanted}
-    )
+    airflow_says("up_for_retry")
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is State.FAILED
 

@@ -14,18 +14,18 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError
-from airflow_provider_rfr.store.deliveries import Delivery, Selection
+from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
-from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
+from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
-from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
 from airflow_provider_rfr.webhooks.operations import DeadLetter, DeliverySummary
 from airflow_provider_rfr.webhooks.outbox import delivery_id, enqueue
 from tests.soon import SOON, soon, wait_until
 from tests.unit.messages import check_messages, raises
 from tests.webhook_receiver import (
     FakeClock,
+    Post,
     Received,
     Receiver,
     Reply,
@@ -37,54 +37,6 @@ from tests.webhook_receiver import (
 )
 
 HOUR = 3600.0
-
-
-class Post:
-    """A store, and dispatchers for it whose time goes as fast as they sleep."""
-
-    def __init__(self, folder: Path) -> None:
-        self.clock = FakeClock()
-        self.store = open_store(f"sqlite:///{folder}/control.db", clock=self.clock)
-        self.endpoints: dict[Any, Endpoint] = {}
-
-    def owe(self, url: str, *sequences: int, name: str = "hook", table: str = "raw.orders", **fields: Any) -> None:
-        self.endpoints[key(name, table)] = endpoint(url, name, **fields)
-        self.commit(*sequences, table=table)
-
-    def commit(self, *sequences: int, **event: Any) -> None:
-        enqueue(self.store, events(*sequences, **event), self.endpoints)
-
-    def dispatcher(self, **options: Any) -> Dispatcher:
-        return loopback_dispatcher(self.store, self.endpoints, **options)
-
-    def deliver(self, **options: Any) -> DeliverySummary:
-        return self.dispatcher(**options).deliver_due()
-
-    def drain(self, **options: Any) -> DeliverySummary:
-        return self.dispatcher(**options).deliver_due(until_empty=True)
-
-    def hop(self) -> None:
-        """Deliver, and go to the moment when there is more to do, until there is nothing."""
-        while (due := self.deliver().next_due) is not None:
-            self.clock.time = due.timestamp() + 0.001
-
-    def letters(self, **options: Any) -> list[DeadLetter]:
-        """Deliver, and return the dead letters that somebody is told of."""
-        letters: list[DeadLetter] = []
-        self.drain(on_dead=letters.append, **options)
-        return letters
-
-    def rows(self, **selection: Any) -> list[Delivery]:
-        return operations.deliveries(self.store, Selection(**selection), None)
-
-    def row(self, sequence: int = 1, name: str = "hook") -> Delivery:
-        (row,) = self.rows(ids=[delivery_id(f"commit-{sequence}", name)])
-        return row
-
-
-@pytest.fixture
-def post(tmp_path: Path) -> Post:
-    return Post(tmp_path)
 
 
 def after(seconds: float) -> Callable[[Received], Reply]:
@@ -209,7 +161,7 @@ def test_who_is_told_to_wait_tries_nothing_else_there_meanwhile(post: Post, serv
 
 def test_content_type_is_json_unless_the_endpoint_says_otherwise(post: Post, server: Receiver) -> None:
     post.owe(server.url, name="a")
-    post.owe(server.url, name="b", headers={"content-type": "text/plain"})
+    post.owe(server.url, name="b", headers={"content-TYPE": "text/plain"})
     post.commit(1)
     post.drain()
     assert {request.headers["content-type"] for request in server.received} == {"application/json", "text/plain"}
@@ -382,10 +334,13 @@ def test_an_endpoint_that_was_down_gets_everything_once_it_is_back(post: Post, s
 
 def test_a_paused_endpoint_is_sent_nothing_until_it_is_resumed(post: Post, server: Receiver) -> None:
     post.owe(server.url, 1)
-    assert operations.pause(post.store, [key()]) == 1
+    assert operations.pause(post.store, [key(), key("unknown")]) == 1
+    (row,) = operations.endpoints(post.store, "rfr", "raw.orders")
+    assert row.paused_at is not None
     post.commit(2)
     assert (post.drain().delivered, len(server.received)) == (0, 0)
-    operations.resume(post.store, [key()])
+    assert operations.resume(post.store, [key()]) == 1
+    assert operations.endpoints(post.store, "rfr")[0].paused_at is None
     assert post.drain().delivered == 2
 
 

@@ -21,52 +21,52 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
-from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, EndpointWorker, _merge_events
+from airflow_provider_rfr.webhooks.dispatcher import EndpointWorker, _merge_events
 from airflow_provider_rfr.webhooks.outbox import enqueue
 from tests.soon import SOON
 from tests.unit.messages import raises
-from tests.webhook_receiver import FakeClock, Received, Receiver, Reply, endpoint, events, key, loopback_dispatcher
-
-
-def office(folder: Path, url: str, *sequences: int, clock: FakeClock | None = None, **fields: Any) -> Dispatcher:
-    store = open_store(f"sqlite:///{folder}/control.db", clock=clock)
-    endpoints = {key(): endpoint(url, **fields)}
-    enqueue(store, events(*sequences), endpoints)
-    return loopback_dispatcher(store, endpoints)
+from tests.webhook_receiver import (
+    FakeClock,
+    Post,
+    Received,
+    Receiver,
+    Reply,
+    endpoint,
+    events,
+    key,
+    loopback_dispatcher,
+)
 
 
 @pytest.mark.parametrize("jump", [-86400.0 * 400, -3600.0, 3600.0, 86400.0 * 400])
-def test_a_clock_that_jumps_between_two_goes_loses_nothing(server: Receiver, tmp_path: Path, jump: float) -> None:
-    clock = FakeClock(1_700_000_000.0 + 86400 * 500)
+def test_a_clock_that_jumps_between_two_goes_loses_nothing(server: Receiver, post: Post, jump: float) -> None:
+    post.clock.time += 86400 * 500
     server.answers(500, 500, 200)
-    dispatcher = office(tmp_path, server.url, 1, 2, 3, clock=clock, maxAttempts=10)
-    dispatcher.deliver_due()
-    clock.time += jump
-    began = clock.time
-    while (due := dispatcher.deliver_due().next_due) is not None:
-        clock.time = max(clock.time, due.timestamp()) + 0.001
-    assert operations.counts(dispatcher._store)["delivered"] == 3
+    post.owe(server.url, 1, 2, 3, maxAttempts=10)
+    post.deliver()
+    post.clock.time += jump
+    began = post.clock.time
+    post.hop()
+    assert operations.counts(post.store)["delivered"] == 3
     longest = 3600 if jump == -3600.0 else 0
-    assert clock.time - began <= longest + 120, "what lies ages ahead is brought back, an hour is waited"
+    assert post.clock.time - began <= longest + 120, "what lies ages ahead is brought back, an hour is waited"
 
 
 @pytest.mark.parametrize("text", ["1000000000", "-5", "inf", "9" * 4000, "Thu, 01 Jan 1970 00:00:00 GMT", "\xff"])
-def test_no_retry_after_puts_a_delivery_off_for_ever(server: Receiver, tmp_path: Path, text: str) -> None:
-    clock = FakeClock()
+def test_no_retry_after_puts_a_delivery_off_for_ever(server: Receiver, post: Post, text: str) -> None:
     server.answers(Reply(503, headers={"Retry-After": text}), Reply(200))
-    dispatcher = office(tmp_path, server.url, 1, clock=clock)
-    due = dispatcher.deliver_due().next_due
-    assert 0 < due.timestamp() - clock.now() <= 3600 * 1.05 + 1
-    clock.time = due.timestamp() + 0.001
-    assert dispatcher.deliver_due().delivered == 1
+    post.owe(server.url, 1)
+    due = post.deliver().next_due
+    assert 0 < due.timestamp() - post.clock.now() <= 3600 * 1.05 + 1
+    post.clock.time = due.timestamp() + 0.001
+    assert post.deliver().delivered == 1
 
 
-def test_a_bomb_in_the_answer_of_a_success_is_still_a_success(server: Receiver, tmp_path: Path) -> None:
+def test_a_bomb_in_the_answer_of_a_success_is_still_a_success(server: Receiver, post: Post) -> None:
     server.answers(Reply(200, gzip.compress(b"\0" * 50_000_000, 9), {"Content-Encoding": "gzip"}))
-    dispatcher = office(tmp_path, server.url, 1)
-    assert dispatcher.deliver_due().delivered == 1
-    (row,) = operations.deliveries(dispatcher._store)
-    (attempt,) = operations.history(dispatcher._store, row.id)
+    post.owe(server.url, 1)
+    assert post.deliver().delivered == 1
+    (attempt,) = operations.history(post.store, post.row().id)
     assert len(attempt.answer.encode()) <= 2048
 
 
@@ -79,20 +79,19 @@ def test_a_bomb_in_the_answer_of_a_success_is_still_a_success(server: Receiver, 
         b"\x00" * 70_000,
     ],
 )
-def test_an_answer_that_is_not_whole_is_no_delivery(server: Receiver, tmp_path: Path, answer: bytes) -> None:
-    def broken(sock: Any) -> None:
-        sock.sendall(answer)
-
-    server.answers(Reply(raw=broken), Reply(200))
-    clock = FakeClock()
-    tally = office(tmp_path, server.url, 1, clock=clock).deliver_due(until_empty=True)
+def test_an_answer_that_is_not_whole_is_no_delivery(server: Receiver, post: Post, answer: bytes) -> None:
+    server.answers(Reply(raw=lambda sock: sock.sendall(answer)), Reply(200))
+    post.owe(server.url, 1)
+    tally = post.drain()
     assert (tally.failed, tally.delivered) == (1, 1)
     assert len(set(server.ids)) == 1
 
 
 @pytest.mark.full
-def test_a_store_that_is_locked_for_ten_seconds_costs_time_and_no_second_call(server: Receiver, tmp_path: Path) -> None:
-    dispatcher = office(tmp_path, server.url, *range(1, 11))
+def test_a_store_that_is_locked_for_ten_seconds_costs_time_and_no_second_call(
+    server: Receiver, post: Post, tmp_path: Path
+) -> None:
+    post.owe(server.url, *range(1, 11))
     other = sqlite3.connect(tmp_path / "control.db", isolation_level=None, check_same_thread=False)
 
     def lock(request: Received) -> Reply:
@@ -103,7 +102,7 @@ def test_a_store_that_is_locked_for_ten_seconds_costs_time_and_no_second_call(se
 
     server.answers_by(lock)
     began = time.monotonic()
-    tally = dispatcher.deliver_due()
+    tally = post.deliver()
     assert time.monotonic() - began > 9
     assert (tally.delivered, tally.lost, len(server.received)) == (10, 0, 10)
     other.close()
@@ -111,12 +110,12 @@ def test_a_store_that_is_locked_for_ten_seconds_costs_time_and_no_second_call(se
 
 @pytest.mark.parametrize("interval", ["0s", "60s"])
 def test_an_event_that_nobody_can_read_is_given_up_and_the_others_are_sent(
-    server: Receiver, tmp_path: Path, interval: str
+    server: Receiver, post: Post, tmp_path: Path, interval: str
 ) -> None:
-    dispatcher = office(tmp_path, server.url, 1, 2, clock=FakeClock(), interval=interval)
+    post.owe(server.url, 1, 2, interval=interval)
     with sqlite3.connect(tmp_path / "control.db") as connection:
         connection.execute("UPDATE rfr_webhook_deliveries SET event = 'spoiled' WHERE last_commit = 'commit-1'")
-    tally = dispatcher.deliver_due(until_empty=True)
+    tally = post.drain()
     assert (tally.delivered, tally.dead, len(server.received)) == (1, 1, 1)
 
 
@@ -185,37 +184,32 @@ def test_whatever_happens_in_whatever_order_every_commit_is_told_and_none_before
 
 @pytest.mark.parametrize("location", ["http://a\x00b.example/", "http://[", "\xff\xfe", "http://" + "x" * 5000, ""])
 def test_a_strange_location_is_told_in_words_that_every_database_takes(
-    server: Receiver, tmp_path: Path, location: str
+    server: Receiver, post: Post, location: str
 ) -> None:
-    def strange(sock: Any) -> None:
-        sock.sendall(b"HTTP/1.1 302 x\r\nContent-Length: 0\r\nLocation: " + location.encode("latin-1") + b"\r\n\r\n")
-
-    server.answers(Reply(raw=strange))
-    dispatcher = office(tmp_path, server.url, 1, clock=FakeClock())
-    assert dispatcher.deliver_due(until_empty=True).dead == 1
-    (row,) = operations.deliveries(dispatcher._store)
-    assert row.detail.isprintable()
-    assert len(row.detail) <= 1000
+    answer = b"HTTP/1.1 302 x\r\nContent-Length: 0\r\nLocation: " + location.encode("latin-1") + b"\r\n\r\n"
+    server.answers(Reply(raw=lambda sock: sock.sendall(answer)))
+    post.owe(server.url, 1)
+    assert post.drain().dead == 1
+    assert post.row().detail.isprintable()
+    assert len(post.row().detail) <= 1000
 
 
-def test_an_id_that_somebody_made_up_stops_nobody_else(server: Receiver, tmp_path: Path) -> None:
-    dispatcher = office(tmp_path, server.url, 1)
+def test_an_id_that_somebody_made_up_stops_nobody_else(server: Receiver, post: Post) -> None:
+    post.owe(server.url, 1)
     for strange in ("a\x00b", "x" * 5000, "\udcff", ""):
-        enqueue(dispatcher._store, [replace(events(2)[0], commit_id=strange, dag_id=strange)], dispatcher._endpoints)
-    tally = dispatcher.deliver_due()
+        enqueue(post.store, [replace(events(2)[0], commit_id=strange, dag_id=strange)], post.endpoints)
+    tally = post.deliver()
     assert (tally.delivered, tally.dead) == (4, 1)
-    rows = operations.deliveries(dispatcher._store)
+    rows = post.rows()
     assert all(row.last_commit.isprintable() for row in rows)
-    with dispatcher._store.read() as connection:
+    with post.store.read() as connection:
         (endpoint,) = endpoints_of_table(connection, rows[0].key.lake)
         assert endpoint.dag_ids == {None, "x" * 5000}
 
 
-def test_a_secrets_backend_that_is_away_for_a_while_kills_few_deliveries(server: Receiver, tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/control.db", clock=FakeClock())
-    document = {"connection": "c", "payload": {}}
-    endpoints = {key(): parse_triggers({"config": {"hook": document}}).config["hook"]}
-    enqueue(store, events(*range(1, 51)), endpoints)
+def test_a_secrets_backend_that_is_away_for_a_while_kills_few_deliveries(server: Receiver, post: Post) -> None:
+    post.endpoints[key()] = parse_triggers({"config": {"hook": {"connection": "c", "payload": {}}}}).config["hook"]
+    post.commit(*range(1, 51))
     away = [True]
 
     def connections(name: str) -> ConnectionSettings:
@@ -223,16 +217,16 @@ def test_a_secrets_backend_that_is_away_for_a_while_kills_few_deliveries(server:
             raise TimeoutError
         return ConnectionSettings(server.url)
 
-    dispatcher = loopback_dispatcher(store, endpoints, connections=connections)
+    dispatcher = post.dispatcher(connections=connections)
     dispatcher.deliver_due(until_empty=True, patience=10)
     away[0] = False
     assert dispatcher.deliver_due(until_empty=True).delivered >= 45
 
 
 def test_an_interrupted_dispatcher_writes_what_has_ended(
-    server: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Receiver, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dispatcher = office(tmp_path, server.url, *range(1, 6))
+    post.owe(server.url, *range(1, 6))
     real, calls, first_ended = EndpointWorker.finish, [], threading.Event()
 
     def answer(request: Received) -> Reply:
@@ -253,14 +247,14 @@ def test_an_interrupted_dispatcher_writes_what_has_ended(
     server.answers_by(answer)
     monkeypatch.setattr(EndpointWorker, "finish", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        dispatcher.deliver_due()
+        post.deliver()
     monkeypatch.undo()
-    assert operations.counts(dispatcher._store)["delivered"] >= 5 - calls[1]
+    assert operations.counts(post.store)["delivered"] >= 5 - calls[1]
 
 
-def test_a_block_that_is_still_sealed_is_refused_before_anything_is_claimed(tmp_path: Path) -> None:
+def test_a_block_that_is_still_sealed_is_refused_before_anything_is_claimed(post: Post) -> None:
     sealed = "ENC[AES256_GCM,data:abc,iv:def,tag:ghi,type:str]"
     document = {"config": {"hook": {"url": sealed, "payload": {}}}, "sops": {"mac": "x"}}
-    store = open_store(f"sqlite:///{tmp_path}/control.db")
+    post.endpoints[key()] = parse_triggers(document).config["hook"]
     with raises(ConfigurationError):
-        loopback_dispatcher(store, {key(): parse_triggers(document).config["hook"]})
+        post.dispatcher()

@@ -19,7 +19,6 @@ from airflow_provider_rfr.webhooks.outbox import delivery_id, merged_id
 from airflow_provider_rfr.webhooks.validation import (
     _HOSTILE,
     NotJsonError,
-    content_type,
     placeholder_events,
     render_body,
     render_payload,
@@ -65,12 +64,6 @@ def test_the_payload_of_eight_keys_holds_the_placeholders() -> None:
     }
 
 
-def test_two_collections_stand_with_a_comma_between_them() -> None:
-    two = replace(ONE, collection_names=("a", 'b"'))
-    document = body(two, payloadTemplate=EIGHT_KEYS, headers={"Authorization": "x"})
-    assert document["collections"] == ["a", 'b"']
-
-
 @pytest.mark.parametrize("name", ["<>&\"'", _HOSTILE, "a\nb", "{{secret}}", "\x00"])
 def test_values_are_printed_as_they_are_and_never_break_the_body(name: str) -> None:
     event = replace(ONE, target_name=name, collection_names=(name,))
@@ -93,10 +86,6 @@ def test_bodies_are_utf_8_also_of_half_a_surrogate_pair(fields: dict[str, Any]) 
         bodies.append(render_body(endpoint(**fields), names))
     assert bodies[0] == '["größe"]'.encode()
     assert len(json.loads(bodies[1].decode("utf-8"))[0]) == 1
-
-
-def test_a_variable_that_is_not_there_is_false_in_a_condition() -> None:
-    assert body(payloadTemplate='"{{#if nope}}a{{else}}b{{/if}}"') == "b"
 
 
 @pytest.mark.parametrize("payload", [[], 0, False, "text", "", [None], {"a": {}}])
@@ -124,15 +113,6 @@ def test_a_body_of_more_than_a_megabyte_is_an_error() -> None:
     for fields in ({"payload": ["{{collection_names}}"]}, {"payloadTemplate": "{{json collection_names}}"}):
         with pytest.raises(TemplateError):
             body(many, **fields)
-
-
-def test_the_body_s_type_is_json_unless_a_header_says_another() -> None:
-    assert content_type(endpoint(payload={})) == "application/json"
-    assert content_type(endpoint(payload={}, headers={"content-TYPE": "text/plain"})) == "text/plain"
-
-
-def test_merged_events_render_like_others() -> None:
-    assert body(merge(ONE, ONE), payload={"n": "{{merged_commits}}", "d": "{{totals.documents}}"}) == {"n": 2, "d": 20}
 
 
 # Structured payloads: JSON trees with templates as leaves.

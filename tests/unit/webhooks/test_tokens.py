@@ -6,26 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
-from airflow_provider_rfr.webhooks.outbox import enqueue
 from tests.unit.messages import check_messages
-from tests.webhook_receiver import (
-    FakeClock,
-    Received,
-    Receiver,
-    Reply,
-    endpoint,
-    events,
-    key,
-    loopback_dispatcher,
-    receiver,
-)
+from tests.webhook_receiver import Post, Received, Receiver, Reply, receiver
 
 
 class Airflow:
@@ -60,17 +47,15 @@ def airflow() -> Iterator[Airflow]:
         yield Airflow(server)
 
 
-def office(folder: Path, airflow: Airflow, *sequences: int, **fields: object) -> Dispatcher:
+def office(post: Post, airflow: Airflow, *sequences: int, **fields: object) -> Dispatcher:
     login = {"dagId": "load orders", "username": "robot", "password": "hunter22"}
     base = airflow.server.url.removesuffix("/hook")
-    endpoints = {key(): endpoint(f"{base}/af", preset="airflow-dag-run", **{"with": login}, **fields)}
-    store = open_store(f"sqlite:///{folder}/control.db", clock=FakeClock())
-    enqueue(store, events(*sequences), endpoints)
-    return loopback_dispatcher(store, endpoints)
+    post.owe(f"{base}/af", *sequences, preset="airflow-dag-run", **{"with": login}, **fields)
+    return post.dispatcher()
 
 
-def test_a_token_is_fetched_once_and_used_for_all(airflow: Airflow, tmp_path: Path) -> None:
-    dispatcher = office(tmp_path, airflow, *range(1, 11))
+def test_a_token_is_fetched_once_and_used_for_all(airflow: Airflow, post: Post) -> None:
+    dispatcher = office(post, airflow, *range(1, 11))
     assert dispatcher.deliver_due().delivered == 10
     assert len(airflow.tokens) == 1
     assert airflow.tokens[0].json == {"username": "robot", "password": "hunter22"}
@@ -80,48 +65,48 @@ def test_a_token_is_fetched_once_and_used_for_all(airflow: Airflow, tmp_path: Pa
     assert "webhook-id" not in airflow.tokens[0].headers
 
 
-def test_an_expired_token_is_replaced_within_the_same_attempt(airflow: Airflow, tmp_path: Path) -> None:
-    dispatcher = office(tmp_path, airflow, 1)
+def test_an_expired_token_is_replaced_within_the_same_attempt(airflow: Airflow, post: Post) -> None:
+    dispatcher = office(post, airflow, 1)
     dispatcher.deliver_due()
     airflow.good.clear()
-    enqueue(dispatcher._store, events(2), dispatcher._endpoints)
+    post.commit(2)
     tally = dispatcher.deliver_due()
     assert (tally.delivered, tally.failed) == (1, 0)
     assert len(airflow.tokens) == 2
     assert len(airflow.runs) == 3
 
 
-def test_a_token_that_is_never_good_is_fetched_again_once_and_then_given_up(airflow: Airflow, tmp_path: Path) -> None:
+def test_a_token_that_is_never_good_is_fetched_again_once_and_then_given_up(airflow: Airflow, post: Post) -> None:
     airflow.good = type("None_", (set,), {"add": lambda self, each: None})()
-    tally = office(tmp_path, airflow, 1).deliver_due(until_empty=True)
+    tally = office(post, airflow, 1).deliver_due(until_empty=True)
     assert tally.dead == 1
     assert (len(airflow.tokens), len(airflow.runs)) == (2, 2)
 
 
 @pytest.mark.parametrize(("status", "calls"), [(401, 1), (403, 1), (500, 3), (429, 3)])
 def test_a_login_that_is_refused_is_given_up_and_one_that_fails_is_retried(
-    airflow: Airflow, tmp_path: Path, status: int, calls: int
+    airflow: Airflow, post: Post, status: int, calls: int
 ) -> None:
     airflow.status = status
-    dispatcher = office(tmp_path, airflow, 1)
+    dispatcher = office(post, airflow, 1)
     assert dispatcher.deliver_due(until_empty=True).dead == 1
     assert (len(airflow.tokens), len(airflow.runs)) == (calls, 0)
-    (row,) = operations.deliveries(dispatcher._store)
+    (row,) = operations.deliveries(post.store)
     assert row.reason == "token"
     check_messages(row.detail)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"access_token": 7}', b'{"access_token": "a\\r\\nb"}', b'{"x": "y"}'])
 def test_an_answer_without_a_token_that_a_header_can_carry_is_no_token(
-    airflow: Airflow, tmp_path: Path, body: bytes
+    airflow: Airflow, post: Post, body: bytes
 ) -> None:
     airflow.server.answers(Reply(201, body))
-    dispatcher = office(tmp_path, airflow, 1, maxAttempts=1)
+    dispatcher = office(post, airflow, 1, maxAttempts=1)
     assert dispatcher.deliver_due().dead == 1
     assert not airflow.runs
 
 
-def test_the_token_is_part_of_the_attempt_s_time(airflow: Airflow, tmp_path: Path) -> None:
+def test_the_token_is_part_of_the_attempt_s_time(airflow: Airflow, post: Post) -> None:
     real = airflow.answer
 
     def slow(request: Received) -> Reply:
@@ -129,14 +114,14 @@ def test_the_token_is_part_of_the_attempt_s_time(airflow: Airflow, tmp_path: Pat
         return real(request)
 
     airflow.server.answers_by(slow)
-    dispatcher = office(tmp_path, airflow, 1, timeout="1s", maxAttempts=1)
+    dispatcher = office(post, airflow, 1, timeout="1s", maxAttempts=1)
     assert dispatcher.deliver_due().dead == 1
-    (row,) = operations.deliveries(dispatcher._store)
+    (row,) = operations.deliveries(post.store)
     assert row.reason == "timeout"
 
 
-def test_threads_that_all_meet_401_fetch_one_token(airflow: Airflow, tmp_path: Path) -> None:
-    dispatcher = office(tmp_path, airflow, 1)
+def test_threads_that_all_meet_401_fetch_one_token(airflow: Airflow, post: Post) -> None:
+    dispatcher = office(post, airflow, 1)
     dispatcher.deliver_due()
     airflow.good.clear()
     barrier = threading.Event()
@@ -147,6 +132,6 @@ def test_threads_that_all_meet_401_fetch_one_token(airflow: Airflow, tmp_path: P
         return real(request)
 
     airflow.server.answers_by(slow)
-    enqueue(dispatcher._store, events(*range(2, 20)), dispatcher._endpoints)
+    post.commit(*range(2, 20))
     assert dispatcher.deliver_due().delivered == 18
     assert len(airflow.tokens) == 2

@@ -9,7 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_provider_rfr.webhooks.block import _SCHEMA_FILE, parse_triggers, schema_text
+from airflow_provider_rfr.webhooks.block import SCHEMA_FILE, parse_triggers
+from scripts.trigger_schema import schema_text
 from tests.unit.messages import raises
 
 MINIMAL = {"url": "https://h/x", "payloadTemplate": "{}"}
@@ -26,9 +27,7 @@ def nodes(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def test_the_package_s_file_is_what_the_model_gives() -> None:
-    assert _SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
-        "write it anew: python -m airflow_provider_rfr.webhooks.block"
-    )
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), "write it anew: python -m scripts.trigger_schema"
 
 
 def test_it_is_a_schema_that_refuses_unknown_fields_everywhere() -> None:

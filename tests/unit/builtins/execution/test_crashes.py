@@ -71,6 +71,21 @@ def died(worlds: Worlds, number: int) -> Iterator[Place]:
         place.close()
 
 
+def recorded(
+    folder: Path, *before: tuple[CatalogSpec, dict[str, list[dict[str, Any]]]], wanted: CatalogSpec, **policies: Any
+) -> Worlds:
+    """Each world in which a deploy may leave what it works on, after versions with rows that came after each."""
+    worlds = Worlds(folder)
+    place = worlds.open()
+    for version, rows in before:
+        place.deploy(version, **policies)
+        for name, more in rows.items():
+            place.append(name, *more)
+    worlds.record(place, lambda: place.deploy(wanted, **policies))
+    place.close()
+    return worlds
+
+
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Worlds, Plan]:
     """Each world in which a deploy with every mechanism may leave what it works on."""
@@ -122,18 +137,21 @@ def test_a_table_that_becomes_a_view_for_the_second_time_converges_after_any_cra
     tmp_path: Path, given_up: bool
 ) -> None:
     """The table that was retired the first time, with other rows, waits for its deletion beside it."""
-    worlds = Worlds(tmp_path)
-    place = worlds.open()
-    base, accepted = table("ops.base", "id int"), {"accept_data_loss": frozenset({"ops.x"})}
-    stored, shown = table("ops.x", "id int"), view("ops.x", "SELECT id FROM ops.base")
-    place.deploy(spec("1.0", base, stored))
-    place.append("ops.x", {"id": 1})
-    place.deploy(spec("2.0", base, shown), **accepted)
-    place.deploy(spec("3.0", base, stored))
-    place.append("ops.x", {"id": 3})
+    accepted = {"accept_data_loss": frozenset({"ops.x"})}
+    base, stored, shown = (
+        table("ops.base", "id int"),
+        table("ops.x", "id int"),
+        view("ops.x", "SELECT id FROM ops.base"),
+    )
     wanted = spec("4.0", base, shown)
-    worlds.record(place, lambda: place.deploy(wanted, **accepted))
-    place.close()
+    worlds = recorded(
+        tmp_path,
+        (spec("1.0", base, stored), {"ops.x": [{"id": 1}]}),
+        (spec("2.0", base, shown), {}),
+        (spec("3.0", base, stored), {"ops.x": [{"id": 3}]}),
+        wanted=wanted,
+        **accepted,
+    )
     for number in range(len(worlds.names)):
         with died(worlds, number) as place:
             finished = place.plan(wanted, **accepted).steps == ()
@@ -146,88 +164,52 @@ def test_a_table_that_becomes_a_view_for_the_second_time_converges_after_any_cra
 
 BEFORE = table("ops.t", "a int", "b int")
 SWAPPED = table("ops.t", "a int < b", "b int < a")
-OTHER_TYPES = table("ops.t", "a int", "b string")
-MORE = made("c int", "a * 100")
-"""A new column, of what its author knows as ``a``."""
+TIMES_TEN = table("ops.t", made("a bigint", "b * 10", name="b"), "b int < a")
+IN_PLACE = table("ops.t", made("a bigint", "a * 10", type="int"), "b int")
+OTHER_TYPES, OTHER_SWAPPED = table("ops.t", "a int", "b string"), table("ops.t", "a string < b", "b int < a")
+STRUCT = table("ops.t", "s struct<a:int,b:int>")
+SWAPPED_FIELDS = table("ops.t", column("s struct<a:int,b:int>", Was(fields={"a": "b", "b": "a"})))
+WITH_C = replace(SWAPPED, columns=(*SWAPPED.columns, made("c int", "a * 100")))
+"""With a new column, of what its author knows as ``a``."""
+RENAMED = table("ops.t", "c int < a", "d int < b")
+Row = dict[str, Any]
+EXCHANGES: dict[str, tuple[BuiltinObject, Row, BuiltinObject, BuiltinObject, Row, Row | None]] = {
+    "again": (BEFORE, {"a": 1, "b": 2}, SWAPPED, SWAPPED, {"a": 2, "b": 1}, None),
+    "comment": (BEFORE, {"a": 1, "b": 2}, SWAPPED, replace(SWAPPED, comment="x"), {"a": 2, "b": 1}, None),
+    "column": (
+        BEFORE, {"a": 1, "b": 2}, SWAPPED, WITH_C, {"a": 2, "b": 1, "c": 100}, {"a": 2, "b": 1, "c": 200},
+    ),
+    "given up": (BEFORE, {"a": 1, "b": 2}, SWAPPED, BEFORE, {"a": 1, "b": 2}, {"a": 2, "b": 1}),
+    "renamed": (BEFORE, {"a": 1, "b": 2}, SWAPPED, RENAMED, {"c": 1, "d": 2}, {"c": 2, "d": 1}),
+    "types": (OTHER_TYPES, {"a": 1, "b": "2"}, OTHER_SWAPPED, OTHER_SWAPPED, {"a": "2", "b": 1}, None),
+    "computed": (BEFORE, {"a": 1, "b": 2}, TIMES_TEN, replace(TIMES_TEN, comment="x"), {"a": 20, "b": 1}, None),
+    "computed in place": (BEFORE, {"a": 1, "b": 2}, IN_PLACE, replace(IN_PLACE, comment="x"), {"a": 10, "b": 2}, None),
+    **{
+        f"fields, {name}": (STRUCT, {"s": {"a": 1, "b": 2}}, SWAPPED_FIELDS, later, {"s": {"a": 2, "b": 1}}, None)
+        for name, later in {"again": SWAPPED_FIELDS, "comment": replace(SWAPPED_FIELDS, comment="x")}.items()
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("before", "died_in", "later", "row", "once_finished"),
-    [
-        (BEFORE, SWAPPED, SWAPPED, {"a": 2, "b": 1}, None),
-        (BEFORE, SWAPPED, replace(SWAPPED, comment="x"), {"a": 2, "b": 1}, None),
-        (
-            BEFORE,
-            SWAPPED,
-            replace(SWAPPED, columns=(*SWAPPED.columns, MORE)),
-            {"a": 2, "b": 1, "c": 100},
-            {"a": 2, "b": 1, "c": 200},
-        ),
-        (BEFORE, SWAPPED, BEFORE, {"a": 1, "b": 2}, {"a": 2, "b": 1}),
-        (BEFORE, SWAPPED, table("ops.t", "c int < a", "d int < b"), {"c": 1, "d": 2}, {"c": 2, "d": 1}),
-        (
-            OTHER_TYPES,
-            table("ops.t", "a string < b", "b int < a"),
-            table("ops.t", "a string < b", "b int < a"),
-            {"a": "2", "b": 1},
-            None,
-        ),
-        (
-            BEFORE,
-            table("ops.t", made("a bigint", "b * 10", name="b"), "b int < a"),
-            table("ops.t", made("a bigint", "b * 10", name="b"), "b int < a", comment="x"),
-            {"a": 20, "b": 1},
-            None,
-        ),
-        (
-            BEFORE,
-            table("ops.t", made("a bigint", "a * 10", type="int"), "b int"),
-            table("ops.t", made("a bigint", "a * 10", type="int"), "b int", comment="x"),
-            {"a": 10, "b": 2},
-            None,
-        ),
-    ],
-    ids=["again", "comment", "column", "given up", "renamed", "types", "made", "made in place"],
+    ("before", "first", "died_in", "later", "row", "once_finished"), EXCHANGES.values(), ids=EXCHANGES
 )
-def test_columns_that_exchange_their_names_keep_their_values_whatever_comes_after_a_crash(
+def test_columns_and_fields_that_exchange_their_names_keep_their_values_whatever_comes_after_a_crash(
     tmp_path: Path,
     before: BuiltinObject,
+    first: Row,
     died_in: BuiltinObject,
     later: BuiltinObject,
-    row: dict[str, Any],
-    once_finished: dict[str, Any] | None,
+    row: Row,
+    once_finished: Row | None,
 ) -> None:
     """Their names are the same before and after."""
-    worlds = Worlds(tmp_path)
-    place = worlds.open()
-    place.deploy(spec("1.0", before))
-    place.append("ops.t", {"a": 1, "b": "2" if before is OTHER_TYPES else 2})
-    worlds.record(place, lambda: place.deploy(spec("2.0", died_in)))
-    place.close()
+    worlds = recorded(tmp_path, (spec("1.0", before), {"ops.t": [first]}), wanted=spec("2.0", died_in))
     for number in range(len(worlds.names)):
         with died(worlds, number) as place:
             finished = place.recorded("ops.t").columns == died_in.columns
             place.deploy(spec("2.1", later))
             assert place.rows("ops.t") == [once_finished if finished and once_finished else row]
-            assert place.plan(spec("2.1", later)).steps == ()
-
-
-STRUCT = table("ops.t", "s struct<a:int,b:int>")
-SWAPPED_FIELDS = table("ops.t", column("s struct<a:int,b:int>", Was(fields={"a": "b", "b": "a"})))
-
-
-@pytest.mark.parametrize("later", [SWAPPED_FIELDS, replace(SWAPPED_FIELDS, comment="x")], ids=["again", "comment"])
-def test_fields_that_exchange_their_names_do_it_once_after_any_crash(tmp_path: Path, later: BuiltinObject) -> None:
-    worlds = Worlds(tmp_path)
-    place = worlds.open()
-    place.deploy(spec("1.0", STRUCT))
-    place.append("ops.t", {"s": {"a": 1, "b": 2}})
-    worlds.record(place, lambda: place.deploy(spec("2.0", SWAPPED_FIELDS)))
-    place.close()
-    for number in range(len(worlds.names)):
-        with died(worlds, number) as place:
-            place.deploy(spec("2.1", later))
-            assert place.rows("ops.t") == [{"s": {"a": 2, "b": 1}}]
             assert place.plan(spec("2.1", later)).steps == ()
 
 
@@ -258,10 +240,7 @@ def test_a_table_that_a_deploy_made_before_it_died_knows_what_its_columns_were(
     tmp_path: Path, made_as: BuiltinObject, row: dict[str, int]
 ) -> None:
     """The next declaration exchanges their names, or it is the one that the table was made by."""
-    worlds = Worlds(tmp_path)
-    place = worlds.open()
-    worlds.record(place, lambda: place.deploy(spec("1.0", made_as)))
-    place.close()
+    worlds = recorded(tmp_path, wanted=spec("1.0", made_as))
     with died(worlds, behind_the_last_commit(worlds)) as place:
         place.append("ops.t", {"a": 1, "b": 2})
         place.deploy(spec("1.1", SWAPPED))
@@ -343,19 +322,13 @@ def test_a_cast_that_a_value_stopped_runs_as_the_remedy_says(place: Place) -> No
 
 def test_what_reads_a_table_sees_its_new_rows_though_the_deploy_died_between_the_two(tmp_path: Path) -> None:
     """The table is as wanted when the next plan is made; its readers are not."""
-    worlds = Worlds(tmp_path)
-    place = worlds.open()
     readers = (
         mview("ops.m", "SELECT id, CAST(n AS string) AS n FROM ops.b", "id int", "n string"),
         view("ops.v", "SELECT n FROM ops.b"),
     )
-    place.deploy(spec("1.0", OLD))
-    place.append("ops.b", {"id": 1, "n": 10})
-    place.deploy(spec("1.1", OLD, *readers))
-    assert place.rows("ops.m") == [{"id": 1, "n": "10"}]
     wanted = spec("2.0", rewritten("CAST(n + 1 AS string)"), *readers)
-    worlds.record(place, lambda: place.deploy(wanted))
-    place.close()
+    rows = {"ops.b": [{"id": 1, "n": 10}]}
+    worlds = recorded(tmp_path, (spec("1.0", OLD), rows), (spec("1.1", OLD, *readers), {}), wanted=wanted)
     for number in range(len(worlds.names)):
         with died(worlds, number) as place:
             bound = place.recorded("ops.v").deploy_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +12,8 @@ from pyiceberg.types import StringType
 
 from airflow_provider_rfr.builtins.deploy import Applied
 from airflow_provider_rfr.builtins.maintenance import gc
-from airflow_provider_rfr.builtins.model import BROKEN, DEPLOY, MARKER, BuiltinObject, Kind, Was, stable_id
-from airflow_provider_rfr.builtins.plan import render, summary
+from airflow_provider_rfr.builtins.model import BROKEN, DEPLOY, MARKER, BuiltinObject, Column, Kind, Was
+from airflow_provider_rfr.builtins.plan import summary
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     CatalogError,
@@ -33,10 +33,19 @@ T = table("ops.t", "id bigint!", "n int", "made timestamp", keys=("id",), partit
 V = view("ops.v", "SELECT id, n FROM ops.t", comment="newest")
 M = mview("ops.m", "SELECT id FROM ops.t", "id bigint")
 FIRST = spec("1.0", T, V, M)
+A, B = table("ops.a", "id int"), table("ops.b", "id int")
+Objects = tuple[BuiltinObject, ...]
+Rows = list[dict[str, Any]]
 
 
 def told(done: Applied) -> list[tuple[str, str]]:
     return [(step.how, step.name) for step in done.steps]
+
+
+def filled(place: Place, declared: BuiltinObject, *rows: dict[str, Any]) -> None:
+    """Deploy a table, and append rows to it."""
+    place.deploy(spec("1.0", declared))
+    place.append(declared.name, *rows)
 
 
 def waiting(place: Place) -> dict[str, Garbage]:
@@ -52,22 +61,137 @@ def tags(place: Place, name: str) -> list[str | None]:
     ]
 
 
-def test_a_first_deploy_creates_everything_and_the_next_one_does_nothing(place: Place) -> None:
-    """Rows 1 and 35."""
-    assert told(place.settle(FIRST)) == [("create", "ops.t"), ("create", "ops.v"), ("create", "ops.m")]
+def test_a_first_deploy_creates_everything_and_the_next_one_does_nothing_and_is_in_the_journal(place: Place) -> None:
+    done = place.settle(FIRST)
+    assert told(done) == [("create", "ops.t"), ("create", "ops.v"), ("create", "ops.m")]
     live = place.catalog.load_table("ops.t")
     assert live.properties["comment"] == "rows" and live.properties[MARKER] == str(T.id)
+    assert live.properties[DEPLOY] == place.recorded("ops.t").deploy_id == done.deploy_id
     assert live.schema().identifier_field_names() == {"id"} and not live.metadata.snapshots
-
-
-def test_a_deploy_that_finds_nothing_to_do_is_in_the_journal_and_nowhere_else(place: Place) -> None:
-    """Row 1."""
-    place.settle(FIRST)
     with place.store.read() as connection:
-        assert [(item.state.value, item.revision) for item in history(connection, PROJECT)] == [
-            ("nothing", None),
-            ("done", 1),
-        ]
+        found = [(item.state.value, item.revision) for item in history(connection, PROJECT)]
+    assert found == [("nothing", None), ("done", 1)]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Two releases, and the steps of the second one.
+
+    :ivar rows: of tables, that come between the two; ``ends``: those of then
+    :ivar lost: a name whose loss is accepted, and asked about without that
+    """
+
+    before: Objects
+    after: Objects
+    steps: list[str]
+    rows: dict[str, Rows] = field(default_factory=dict)
+    ends: dict[str, Rows] = field(default_factory=dict)
+    lost: str | None = None
+
+
+def numbers(*columns: str | Column, **more: Any) -> BuiltinObject:
+    return table("ops.t", "id bigint", *columns, **more)
+
+
+def widened(old: str, new: str) -> Change:
+    return Change((table("ops.t", f"s {old}"),), (table("ops.t", f"s {new}"),), ["evolve ops.t"])
+
+
+def required(**more: str) -> Change:
+    """A column becomes required, and an expression makes the values of rows without one."""
+    after = numbers(made("n int!", "coalesce(n, 0)", **more))
+    ends = {"ops.t": [{"id": 1, "n": 5}, {"id": 2, "n": 0}]}
+    return Change((numbers("n int"),), (after,), ["rewrite ops.t"], {"ops.t": [{"id": 1, "n": 5}, {"id": 2}]}, ends)
+
+
+OLD, BASE = table("ops.x", "id bigint", "n int"), table("ops.base", "id bigint")
+ON_T, ON_V, ON_W = (view(f"ops.{name}", f"SELECT id FROM ops.{read}") for name, read in ("vt", "wv", "vw"))
+FROM_TEXT = made("rows bigint", "try_cast(row_count AS bigint)", name="row_count", type="string")
+CHANGES = {
+    "a struct widens": widened("struct<a:int,b:int>", "struct<c:string,b:bigint,a:int>"),
+    "structs in a list widen": widened("array<struct<a:int>>", "array<struct<a:bigint,b:date>>"),
+    "structs in a map widen": widened("map<string,struct<a:float>>", "map<string,struct<b:int,a:double>>"),
+    "a struct in a struct widens": widened("struct<a:struct<x:int>>", "struct<a:struct<y:array<int>,x:bigint>>"),
+    "a decimal widens": widened("decimal(9,2)", "decimal(12,2)"),
+    "columns swap their names": Change(
+        (table("ops.t", "a int", "b int"),), (table("ops.t", "a int < b", "b int < a"),), ["evolve ops.t"],
+        {"ops.t": [{"a": 1, "b": 2}]}, {"ops.t": [{"a": 2, "b": 1}]},
+    ),
+    "a kept table gets a column": Change(
+        (numbers(keep="billing"),), (numbers("n int", keep="billing"),), ["evolve ops.t"],
+        {"ops.t": [{"id": 1}]}, {"ops.t": [{"id": 1, "n": None}]},
+    ),
+    "a using makes the values of a new column": Change(
+        (numbers(),), (numbers(made("n int!", "CAST(id * 10 AS int)")),), ["rewrite ops.t"],
+        {"ops.t": [{"id": 1}, {"id": 2}]}, {"ops.t": [{"id": 1, "n": 10}, {"id": 2, "n": 20}]},
+    ),
+    "a column becomes required": required(),
+    "a column of a type becomes required": required(type="int"),
+    "a column of a name and type becomes required": required(name="n", type="int"),
+    "a column has another name and type, and a value that is no number": Change(
+        (numbers("row_count string"),), (numbers(FROM_TEXT),), ["rewrite ops.t"],
+        {"ops.t": [{"id": 1, "row_count": "7"}, {"id": 2, "row_count": "x"}]},
+        {"ops.t": [{"id": 1, "rows": 7}, {"id": 2, "rows": None}]}, lost="ops.t.rows",
+    ),
+    "a table that never was is created at its newest": Change(
+        (), (table("ops.t", "id bigint < number", made("n int", "0"), made("s int", "1", type="string")),),
+        ["create ops.t"],
+    ),
+    "tables swap their names": Change(
+        (A, B), (replace(A, name="ops.b"), replace(B, name="ops.a")),
+        ["rename ops.a", "rename ops.b", f"rename ops.a__r{A.id.hex[:8]}"],
+        {"ops.a": [{"id": 1}], "ops.b": [{"id": 2}]}, {"ops.a": [{"id": 2}], "ops.b": [{"id": 1}]},
+    ),
+    "an edge of views turns round": Change(
+        (T, ON_T, ON_V), (T, view("ops.w", "SELECT id FROM ops.t"), ON_W), ["replace ops.w", "replace ops.v"],
+    ),
+    # Names are compared without case, but a catalog finds a table only as it is written there.
+    "only the case of names changes": Change(
+        (table("ops.Runs", "id int"), view("ops.Seen", "SELECT id FROM ops.Runs")),
+        (table("ops.runs", "id bigint", "n int"), view("ops.seen", "SELECT id FROM ops.Runs")),
+        ["evolve ops.Runs", "rebind ops.Seen"], {"ops.Runs": [{"id": 1}]}, {"ops.Runs": [{"id": 1, "n": None}]},
+    ),
+    "a table is removed": Change((OLD,), (), ["remove ops.x"], {"ops.x": [{"id": 1}]}, lost="ops.x"),
+    "a table becomes a view": Change(
+        (OLD, BASE, view("ops.y", "SELECT id FROM ops.x")),
+        (view("ops.x", "SELECT id FROM ops.base"), BASE, view("ops.y", "SELECT id FROM ops.x")),
+        ["drop ops.x", "create ops.x", "rebind ops.y"], {"ops.x": [{"id": 1}]}, lost="ops.x",
+    ),
+    "a table becomes a materialized view": Change(
+        (OLD, BASE), (mview("ops.x", "SELECT id FROM ops.base", "id bigint"), BASE), ["recompute ops.x"],
+        {"ops.x": [{"id": 1}]}, {"ops.x": []}, lost="ops.x",
+    ),
+    "a column is dropped": Change(
+        (OLD,), (table("ops.x", "id bigint"),), ["evolve ops.x"],
+        {"ops.x": [{"id": 1, "n": 5}]}, {"ops.x": [{"id": 1}]}, lost="ops.x.n",
+    ),
+    "a type gets narrower": Change(
+        (OLD,), (table("ops.x", made("id int", "CAST(id AS int)", type="bigint"), "n int"),), ["rewrite ops.x"],
+        {"ops.x": [{"id": 1, "n": 5}]}, {"ops.x": [{"id": 1, "n": 5}]}, lost="ops.x.id",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_release_does_its_steps_and_rows_end_as_they_should(place: Place, change: Change) -> None:
+    place.deploy(spec("1.0", *change.before))
+    for name, rows in change.rows.items():
+        place.append(name, *rows)
+    wanted, accepted = spec("1.1", *change.after), frozenset[str]()
+    if change.lost is not None:
+        with raises(BlockedPlanError):
+            place.apply(place.plan(wanted), wanted)
+        accepted = frozenset({change.lost})
+        assert summary(place.plan(wanted, accept_data_loss=accepted))["data_loss"] == 1
+    done = place.settle(wanted, accept_data_loss=accepted)
+    assert [" ".join(step) for step in told(done) if "bridge" not in step] == change.steps
+    assert {name: place.rows(name) for name in change.ends} == change.ends
+    markers = place.markers()
+    retired = [markers.pop(name) for name in list(markers) if "__g" in name]
+    assert {name.casefold(): marker for name, marker in markers.items()} == {
+        obj.key: str(obj.id) for obj in change.after
+    }
+    assert len(retired) == len([step for step in change.steps if step.startswith(("drop", "remove"))])
 
 
 EVOLVED = table(
@@ -93,21 +217,6 @@ def test_columns_partitioning_and_keys_change_in_one_commit_that_makes_no_snapsh
     assert [field.name for field in live.schema().fields] == ["made", "number", "id", "more"]
     assert [field.name for field in live.spec().fields] == ["id_bucket_4"]
     assert live.properties["comment"] == "lines"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("s struct<a:int,b:int>", "s struct<c:string,b:bigint,a:int>"),
-        ("s array<struct<a:int>>", "s array<struct<a:bigint,b:date>>"),
-        ("s map<string,struct<a:float>>", "s map<string,struct<b:int,a:double>>"),
-        ("s struct<a:struct<x:int>>", "s struct<a:struct<y:array<int>,x:bigint>>"),
-        ("s decimal(9,2)", "s decimal(12,2)"),
-    ],
-)
-def test_nested_types_widen_field_by_field(place: Place, old: str, new: str) -> None:
-    place.deploy(spec("1.0", table("ops.t", old)))
-    assert told(place.settle(spec("1.1", table("ops.t", new)))) == [("evolve", "ops.t")]
 
 
 ROW = {"id": 1, "s": {"a": 1, "b": 2}, "l": [{"a": 1, "b": 2}, None], "m": [("k", {"a": 1, "b": 2})]}
@@ -140,8 +249,7 @@ def data_files(place: Place, name: str) -> list[str]:
 def test_fields_change_without_a_rewrite_wherever_their_struct_is(
     place: Place, fields: str, former: dict[str, str], struct: dict[str, int | None]
 ) -> None:
-    place.deploy(spec("1.0", nested("a:int,b:int")))
-    place.append("ops.t", ROW)
+    filled(place, nested("a:int,b:int"), ROW)
     files, after = data_files(place, "ops.t"), spec("1.1", nested(fields, former))
     assert told(place.settle(after)) == [("evolve", "ops.t")]
     assert place.rows("ops.t") == [in_all(struct)] and data_files(place, "ops.t") == files
@@ -153,8 +261,7 @@ def test_fields_change_without_a_rewrite_wherever_their_struct_is(
 
 
 def test_a_field_that_seems_to_have_another_name_is_asked_about(place: Place) -> None:
-    place.deploy(spec("1.0", nested("a:int,b:int")))
-    place.append("ops.t", ROW)
+    filled(place, nested("a:int,b:int"), ROW)
     found = place.plan(spec("1.1", nested("x:int,b:int")))
     said = [str(problem) for problem in found.blocked[0].problems]
     assert "if s.x is s.a under a new name, write was: {fields: {x: a}}" in said
@@ -168,16 +275,8 @@ def test_a_field_does_not_take_the_name_of_one_that_is_there(place: Place) -> No
     assert any("a field of s is to take the name of one that is still there" in text for text in said)
 
 
-def test_columns_that_swap_their_names_keep_their_values(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "a int", "b int")))
-    place.append("ops.t", {"a": 1, "b": 2})
-    place.settle(spec("1.1", table("ops.t", "a int < b", "b int < a")))
-    assert place.rows("ops.t") == [{"a": 2, "b": 1}]
-
-
 def test_a_column_is_required_only_if_every_row_has_a_value(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "id bigint", "n int")))
-    place.append("ops.t", {"id": 1, "n": 5}, {"id": None, "n": 6})
+    filled(place, table("ops.t", "id bigint", "n int"), {"id": 1, "n": 5}, {"id": None, "n": 6})
     wanted = spec("1.1", table("ops.t", "id bigint!", "n int!", keys=("id",)))
     (stopped,) = place.plan(wanted).blocked
     assert [str(problem) for problem in stopped.problems] == [
@@ -220,21 +319,8 @@ def test_a_row_without_a_value_that_comes_after_the_plan_is_not_required_to_have
     assert str(problem).startswith("id: optional -> required")
 
 
-@pytest.mark.parametrize("more", [{}, {"type": "int"}, {"name": "n", "type": "int"}], ids=str)
-def test_an_expression_makes_the_values_of_a_column_that_becomes_required(place: Place, more: Any) -> None:
-    place.deploy(spec("1.0", table("ops.t", "id bigint", "n int")))
-    place.append("ops.t", {"id": 1, "n": 5}, {"id": 2, "n": None})
-    wanted = spec("1.1", table("ops.t", "id bigint", made("n int!", "coalesce(n, 0)", **more)))
-    assert told(place.settle(wanted)) == [("rewrite", "ops.t")]
-    assert place.rows("ops.t") == [{"id": 1, "n": 5}, {"id": 2, "n": 0}]
-    assert place.catalog.load_table("ops.t").schema().find_field("n").required
-    again = spec("1.2", table("ops.t", "id bigint", made("n int!", "coalesce(n, 0)", **more), "more int"))
-    assert told(place.settle(again)) == [("evolve", "ops.t")]
-
-
 def test_an_expression_of_an_earlier_release_is_not_run_again_for_a_column_that_becomes_required(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "n string")))
-    place.append("ops.t", {"n": "5"})
+    filled(place, table("ops.t", "n string"), {"n": "5"})
     for kind in ("int", "int!"):
         place.settle(spec("1.1", table("ops.t", made(f"n {kind}", "CAST(n AS int) * 2"))))
     assert place.rows("ops.t") == [{"n": 10}]
@@ -270,36 +356,7 @@ def text_of(using: str) -> BuiltinObject:
     return table("ops.t", "id bigint!", made("n string", using, type="int"), keys=("id",))
 
 
-def test_without_a_using_nothing_is_done(place: Place) -> None:
-    place.deploy(spec("1.0", NARROW))
-    wanted = spec("1.1", INCOMPATIBLE)
-    with raises(BlockedPlanError):
-        place.apply(place.plan(wanted), wanted)
-
-
-def test_a_column_carries_its_new_name_its_new_type_and_what_makes_its_values(place: Place) -> None:
-    """All at once, with a value that is no number: that it is lost is accepted by the column's name."""
-    place.deploy(spec("1.0", table("ops.t", "id bigint", "row_count string")))
-    place.append("ops.t", {"id": 1, "row_count": "7"}, {"id": 2, "row_count": "x"})
-    rows = made("rows bigint", "try_cast(row_count AS bigint)", name="row_count", type="string")
-    wanted = spec("1.1", table("ops.t", "id bigint", rows))
-    with raises(BlockedPlanError):
-        place.apply(place.plan(wanted), wanted)
-    done = place.settle(wanted, accept_data_loss=frozenset({"ops.t.rows"}))
-    assert told(done) == [("rewrite", "ops.t")]
-    assert place.rows("ops.t") == [{"id": 1, "rows": 7}, {"id": 2, "rows": None}]
-    assert place.plan(wanted).stale == ("ops.t.rows",), "what it was meets nothing here any more"
-
-
-def test_a_new_column_has_the_values_that_its_using_makes(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "id bigint")))
-    place.append("ops.t", {"id": 1}, {"id": 2})
-    place.settle(spec("1.1", table("ops.t", "id bigint", made("n int!", "CAST(id * 10 AS int)"))))
-    assert place.rows("ops.t") == [{"id": 1, "n": 10}, {"id": 2, "n": 20}]
-
-
 def test_a_rewrite_changes_columns_and_rows_in_one_tagged_snapshot(place: Place) -> None:
-    """Row 2."""
     other = table("ops.other", "id int")
     place.deploy(spec("1.0", NARROW, other))
     place.append("ops.t", {"id": 1, "n": 5}, {"id": 2, "n": None})
@@ -319,8 +376,7 @@ def test_a_rewrite_changes_columns_and_rows_in_one_tagged_snapshot(place: Place)
 
 @pytest.mark.parametrize("how", ["gc", "next deploy"])
 def test_files_of_a_rewrite_that_died_and_was_given_up_are_deleted(place: Place, how: str) -> None:
-    place.deploy(spec("1.0", NARROW))
-    place.append("ops.t", {"id": 1, "n": 5})
+    filled(place, NARROW, {"id": 1, "n": 5})
     before = sorted(place.folder.rglob("*.parquet"))
 
     def die(effect: str) -> None:
@@ -339,8 +395,7 @@ def test_files_of_a_rewrite_that_died_and_was_given_up_are_deleted(place: Place,
 
 
 def test_rows_appended_while_a_table_is_rewritten_are_not_lost(place: Place) -> None:
-    place.deploy(spec("1.0", NARROW))
-    place.append("ops.t", {"id": 1, "n": 5})
+    filled(place, NARROW, {"id": 1, "n": 5})
     place.engine.during = lambda: place.append("ops.t", {"id": 2, "n": 6})
     place.settle(spec("1.1", text_of("CAST(n AS string)")))
     assert place.rows("ops.t") == [{"id": 1, "n": "5"}, {"id": 2, "n": "6"}]
@@ -348,8 +403,7 @@ def test_rows_appended_while_a_table_is_rewritten_are_not_lost(place: Place) -> 
 
 
 def test_an_expression_that_leaves_a_required_column_without_a_value_changes_nothing(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "id bigint")))
-    place.append("ops.t", {"id": 1})
+    filled(place, table("ops.t", "id bigint"), {"id": 1})
     before = place.snapshots()
     with raises(StepError):
         place.deploy(spec("1.1", table("ops.t", "id bigint", made("n int!", "CAST(NULL AS int)"))))
@@ -358,8 +412,7 @@ def test_an_expression_that_leaves_a_required_column_without_a_value_changes_not
 
 def test_an_emptied_table_keeps_its_identity_and_its_older_snapshots(place: Place) -> None:
     """What says that its rows may be made again is emptied rather than asked about."""
-    place.deploy(spec("1.0", replace(NARROW, keep=False)))
-    place.append("ops.t", {"id": 1, "n": 5})
+    filled(place, replace(NARROW, keep=False), {"id": 1, "n": 5})
     done = place.settle(spec("1.1", replace(INCOMPATIBLE, keep=False)))
     assert told(done) == [("replace_empty", "ops.t")]
     assert place.rows("ops.t") == [] and tags(place, "ops.t") == [None, f"{done.deploy_id}/1"]
@@ -377,14 +430,8 @@ def test_a_materialized_view_is_filled_and_computed_anew_when_its_query_changes(
     assert tags(place, "ops.m")[-1] == f"{done.deploy_id}/1"
 
 
-def test_a_table_that_never_was_is_created_at_its_newest_whatever_its_columns_were(place: Place) -> None:
-    """Row 21."""
-    wanted = spec("2.0", table("ops.t", "id bigint < number", made("n int", "0"), made("s int", "1", type="string")))
-    assert told(place.settle(wanted)) == [("create", "ops.t")]
-
-
 def test_versions_in_between_may_be_left_out(place: Place, tmp_path_factory: Any) -> None:
-    """Rows 22 and 23: whoever skips versions needs nothing for it, and has the same columns and values."""
+    """Whoever skips versions needs nothing for it, and has the same columns and values."""
     total = Was("total", "string", "CAST(total AS int)")
     versions = [
         table("ops.t", "id int", "n string"),
@@ -411,95 +458,7 @@ def test_versions_in_between_may_be_left_out(place: Place, tmp_path_factory: Any
     one.close()
 
 
-REASON = "billing, seven years"
-
-
-def test_a_table_that_is_kept_may_get_a_column(place: Place) -> None:
-    """Row 26."""
-    place.deploy(spec("1.0", table("ops.t", "id int", keep=REASON)))
-    place.append("ops.t", {"id": 1})
-    place.settle(spec("1.1", table("ops.t", "id int", "n int", keep=REASON)))
-    assert place.rows("ops.t") == [{"id": 1, "n": None}]
-
-
-LOSSES: list[tuple[tuple[BuiltinObject, ...], str]] = [
-    ((T,), "ops.x"),
-    ((T, view("ops.x", "SELECT id FROM ops.t", id=stable_id(PROJECT, "ops.x"))), "ops.x"),
-    ((T, mview("ops.x", "SELECT id, n FROM ops.t", "id bigint", "n int")), "ops.x"),
-    ((T, table("ops.x", "id bigint")), "ops.x.n"),
-    (
-        (T, table("ops.x", made("id int", "CAST(id AS int)", type="bigint"), "n int")),
-        "ops.x.id",
-    ),
-    ((T, table("ops.x", "id bigint", made("n date", "try_cast(n AS date)", type="int"))), "ops.x.n"),
-]
-IDS = ["removed", "becomes a view", "becomes a materialized view", "column dropped", "narrower type", "try_cast"]
-OLD = table("ops.x", "id bigint", "n int")
-
-
-@pytest.mark.parametrize("how", ["once", "removed"])
-@pytest.mark.parametrize(("after", "name"), LOSSES, ids=IDS)
-def test_whatever_makes_rows_unreachable_is_counted_and_accepted_by_name(
-    place: Place, after: tuple[BuiltinObject, ...], name: str, how: str
-) -> None:
-    """By a reviewed document, or for one deploy alone."""
-    place.deploy(spec("1.0", T, OLD))
-    wanted = spec("2.0", *after)
-    refused = place.plan(wanted)
-    with raises(BlockedPlanError):
-        place.apply(refused, wanted)
-    accepted = frozenset({name})
-    if how == "removed":
-        wanted, accepted = spec("2.0", *after, removed=(name,)), frozenset()
-    found = place.plan(wanted, accept_data_loss=accepted)
-    assert (summary(found)["data_loss"], [tuple(step.losses) for step in found.steps if step.losses]) == (1, [(name,)])
-    assert render(found).splitlines()[-1].endswith(", 1 data loss.")
-    place.settle(wanted, accept_data_loss=accepted)
-
-
-@pytest.mark.parametrize(("after", "name"), LOSSES, ids=IDS)
-def test_rows_that_may_be_made_again_are_no_loss(place: Place, after: tuple[BuiltinObject, ...], name: str) -> None:
-    """Where the deploy before said so as well; what holds rows again afterwards says it, too."""
-    place.deploy(spec("1.0", T, replace(OLD, keep=False)))
-    wanted = spec("2.0", *(replace(item, keep=False) if item.key == OLD.key else item for item in after))
-    assert summary(place.plan(wanted))["data_loss"] == 0
-    place.settle(wanted)
-
-
-@pytest.mark.parametrize(("after", "name"), LOSSES, ids=IDS)
-def test_what_has_to_be_kept_is_lost_by_no_permission(
-    place: Place, after: tuple[BuiltinObject, ...], name: str
-) -> None:
-    """Its reason goes in a deploy of its own first."""
-    place.deploy(spec("1.0", T, replace(OLD, keep=REASON)))
-    wanted = spec("2.0", *after, removed=(name,))
-    with raises(BlockedPlanError):
-        place.apply(place.plan(wanted, accept_data_loss=frozenset({name})), wanted)
-    place.deploy(spec("1.1", T, OLD))
-    place.settle(wanted)
-
-
-def test_a_new_reason_to_keep_rows_counts_at_once(place: Place) -> None:
-    place.deploy(spec("1.0", replace(OLD, keep=False)))
-    wanted = spec("2.0", table("ops.x", "id bigint", keep=REASON))
-    with raises(BlockedPlanError):
-        place.apply(place.plan(wanted, accept_data_loss=frozenset({"ops.x.n"})), wanted)
-
-
-def test_a_table_that_goes_while_one_like_it_comes_is_asked_about_and_keeps_its_rows_by_its_id(place: Place) -> None:
-    place.deploy(spec("1.0", OLD))
-    place.append("ops.x", {"id": 1, "n": 5})
-    wanted = spec("2.0", table("ops.y", "id bigint", "n int"))
-    told_of = f"ops.y comes and is like it. If it is the same, write id: {OLD.id} there"
-    with pytest.raises(BlockedPlanError, match=told_of):
-        place.apply(place.plan(wanted), wanted)
-    assert place.plan(wanted).blocked[0].paste == (f"id: {OLD.id}  # in ops.y, if that is its new name",)
-    place.settle(spec("2.0", table("ops.y", "id bigint", "n int", id=OLD.id)))
-    assert place.rows("ops.y") == [{"id": 1, "n": 5}]
-
-
 def test_what_somebody_else_made_is_taken_over_only_on_request_and_keeps_its_rows(place: Place) -> None:
-    """Row 11."""
     place.catalog.create_namespace("ops")
     mine = place.catalog.create_table("ops.t", pa.schema([("id", pa.int32())]))
     mine.append(pa.table({"id": pa.array([4], pa.int32())}))
@@ -511,38 +470,7 @@ def test_what_somebody_else_made_is_taken_over_only_on_request_and_keeps_its_row
     assert place.catalog.load_table("ops.t").properties[MARKER] == str(T.id)
 
 
-def test_tables_that_swap_their_names_keep_their_rows_and_ids(place: Place) -> None:
-    one, two = table("ops.a", "id int"), table("ops.b", "id int")
-    place.deploy(spec("1.0", one, two))
-    place.append("ops.a", {"id": 1})
-    place.append("ops.b", {"id": 2})
-    done = place.settle(spec("1.1", table("ops.b", "id int", id=one.id), table("ops.a", "id int", id=two.id)))
-    assert [step.how for step in done.steps] == ["rename"] * 3
-    assert (place.rows("ops.a"), place.rows("ops.b")) == ([{"id": 2}], [{"id": 1}])
-    assert place.markers() == {"ops.a": str(two.id), "ops.b": str(one.id)}
-
-
-def test_views_whose_edge_turns_round_are_replaced_in_the_new_order(place: Place) -> None:
-    """Row 7."""
-    a, b = view("ops.a", "SELECT id FROM ops.t"), view("ops.b", "SELECT id FROM ops.a")
-    place.deploy(spec("1.0", T, a, b))
-    turned = (view("ops.a", "SELECT id FROM ops.b"), view("ops.b", "SELECT id FROM ops.t"))
-    assert told(place.settle(spec("1.1", T, *turned))) == [("replace", "ops.b"), ("replace", "ops.a")]
-    assert place.markers()["ops.a"] == str(a.id)
-
-
-def test_a_table_that_becomes_a_view_keeps_its_id_and_its_rows_wait(place: Place) -> None:
-    """Rows 3 and 9."""
-    place.deploy(spec("1.0", T, table("ops.x", "id bigint"), view("ops.y", "SELECT id FROM ops.x")))
-    wanted = spec("1.1", T, view("ops.x", "SELECT id FROM ops.t"), view("ops.y", "SELECT id FROM ops.x"))
-    done = place.settle(wanted, accept_data_loss=frozenset({"ops.x"}))
-    assert told(done)[0] == ("drop", "ops.x")
-    assert place.markers()["ops.x"] == place.markers()[f"ops.x__g{done.deploy_id[:8]}"]
-    assert place.recorded("ops.x").kind is Kind.VIEW
-
-
 def test_a_removed_object_is_forgotten_and_comes_back_empty(place: Place) -> None:
-    """Rows 14 and 17."""
     loose = table("ops.x", "id int", keep=False)
     place.deploy(spec("1.0", T, loose))
     place.append("ops.x", {"id": 1})
@@ -553,7 +481,6 @@ def test_a_removed_object_is_forgotten_and_comes_back_empty(place: Place) -> Non
 
 
 def test_an_older_version_changes_nothing(place: Place) -> None:
-    """Row 27."""
     place.deploy(spec("2.0", table("ops.t", "id int", "n int")))
     wanted = spec("1.0", table("ops.t", "id int"))
     with raises(BlockedPlanError):
@@ -563,26 +490,7 @@ def test_an_older_version_changes_nothing(place: Place) -> None:
     assert place.plan(spec("2.0", table("ops.t", "id int", "n int"))).recorded_version == "2.0"
 
 
-def test_a_saved_plan_is_refused_once_the_base_has_changed(place: Place) -> None:
-    """Rows 33 and 57."""
-    place.deploy(FIRST)
-    one = spec("1.1", T, M)
-    with pytest.raises(BlockedPlanError):
-        place.apply(place.plan(one), one)
-    ours = spec(
-        "1.1",
-        table("ops.t", "id bigint!", "n bigint", "made timestamp", keys=("id",), partitioning=("days(made)",)),
-        V,
-        M,
-    )
-    plans = [(place.plan(ours), ours), (place.plan(FIRST), FIRST)]
-    place.apply(*plans[0])
-    with raises(StalePlanError):
-        place.apply(*plans[1])
-
-
 def test_a_plan_is_refused_when_somebody_changed_a_table_since(place: Place) -> None:
-    """Row 57."""
     place.deploy(spec("1.0", table("ops.t", "id int")))
     wanted = spec("1.1", table("ops.t", "id bigint"))
     plan = place.plan(wanted)
@@ -593,7 +501,6 @@ def test_a_plan_is_refused_when_somebody_changed_a_table_since(place: Place) -> 
 
 
 def test_drift_is_repaired_when_somebody_says_so(place: Place) -> None:
-    """Row 65."""
     wanted = spec("1.0", table("ops.t", "id int", properties={"a": "1"}))
     place.deploy(wanted)
     with place.catalog.load_table("ops.t").transaction() as transaction:
@@ -729,16 +636,9 @@ def test_garbage_goes_when_its_time_has_come_and_only_if_it_is_ours(place: Place
     assert place.plan(spec("1.3", T, view("ops.z", "SELECT 1 AS one"))).steps == ()
 
 
-def test_every_step_says_in_the_tables_properties_which_deploy_it_was(place: Place) -> None:
-    first = place.deploy(FIRST)
-    assert place.catalog.load_table("ops.t").properties[DEPLOY] == first.deploy_id
-    assert place.recorded("ops.t").deploy_id == first.deploy_id
-
-
 def test_garbage_that_can_not_be_deleted_stays_in_the_queue_and_is_tried_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 62."""
     place.deploy(spec("1.0", T, table("ops.x", "id int", keep=False)))
     done = place.deploy(spec("1.1", T), keep_days=0)
     aside = f"ops.x__g{done.deploy_id[:8]}"
@@ -756,17 +656,8 @@ def test_garbage_that_can_not_be_deleted_stays_in_the_queue_and_is_tried_again(
     assert waiting(place) == {} and aside not in place.tables()
 
 
-def test_a_name_whose_case_alone_changes_stays_as_it_was_written_first(place: Place) -> None:
-    """Names are compared without case, but a catalog finds a table only as it is written there."""
-    place.deploy(spec("1.0", table("ops.Runs", "id int"), view("ops.Seen", "SELECT id FROM ops.Runs")))
-    place.append("ops.Runs", {"id": 1})
-    place.settle(spec("1.1", table("ops.runs", "id bigint", "n int"), view("ops.seen", "SELECT id FROM ops.Runs")))
-    assert place.rows("ops.Runs") == [{"id": 1, "n": None}]
-    assert place.tables() == ["ops.Runs"] and place.recorded("ops.Runs").name == "ops.Runs"
-
-
 def test_garbage_is_what_somebody_accepted_to_lose(place: Place) -> None:
-    """Row 9: nothing goes to where garbage is collected from before its loss is accepted."""
+    """Nothing goes to where garbage is collected from before its loss is accepted."""
     place.deploy(spec("1.0", T, table("ops.x", "id int"), table("ops.y", "id int")))
     place.append("ops.x", {"id": 1})
     wanted = spec("1.1", T, view("ops.x", "SELECT 1 AS id"), removed=("ops.y",))

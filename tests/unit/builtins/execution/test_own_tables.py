@@ -11,10 +11,11 @@ import pytest
 from airflow_provider_rfr.builtins import Kind, load_objects, maintenance, steps
 from airflow_provider_rfr.builtins.deploy import apply
 from airflow_provider_rfr.builtins.maintenance import observe
-from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, stable_id
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.history import History
+from tests.unit.builtins.catalogs import table
 from tests.unit.builtins.execution.places import Place
 from tests.unit.messages import raises
 
@@ -37,8 +38,7 @@ def test_they_list_every_object_and_every_step_and_a_deploy_without_changes_adds
     objects = place.rows("rfr_system.builtin_objects")
     assert {row["name"] for row in objects} == {item.name for item in LOGS}
     assert {row["kind"] for row in objects} == {"log"}
-    columns = (Column("a", "int"),)
-    more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns, keep="billing, seven years")
+    more = table("ops.more", "a int", keep="billing, seven years")
     assert deploy(place, more) == "done"
     objects = place.rows("rfr_system.builtin_objects")
     kept = dict.fromkeys((item.name for item in LOGS), "true")
@@ -66,16 +66,15 @@ def test_tables_of_an_older_version_get_their_partitioning_and_the_rows_that_wai
     history.report(COMMITS, rows, ("commit_id",))
     assert deploy(place) == "done"
     assert sorted(row["commit_id"] for row in place.rows(COMMITS)) == ["c0", "c1"]
-    table = place.catalog.load_table(COMMITS)
-    assert [str(field.transform) for field in table.spec().fields] == ["day"]
-    assert {task.file.spec_id for task in table.scan().plan_files()} == {table.spec().spec_id}
+    live = place.catalog.load_table(COMMITS)
+    assert [str(field.transform) for field in live.spec().fields] == ["day"]
+    assert {task.file.spec_id for task in live.scan().plan_files()} == {live.spec().spec_id}
 
 
 def test_steps_are_filed_by_the_day_on_which_they_ended_or_their_deploy_did(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = (Column("a", "int"),)
-    more = [BuiltinObject(Kind.TABLE, f"ops.t{n}", stable_id("rfr", f"ops.t{n}"), columns) for n in range(2)]
+    more = table("ops.t0", "a int"), table("ops.t1", "a int")
     deploy(place)
     with monkeypatch.context() as patch, raises(StepError):
         patch.setattr(steps.CreateTable, "do", dies)
@@ -84,8 +83,8 @@ def test_steps_are_filed_by_the_day_on_which_they_ended_or_their_deploy_did(
     rows = place.rows("rfr_system.migration_history")
     assert {row["state"] for row in rows} == {"done", "failed", "skipped"}
     assert all(row["ended_at"] is not None for row in rows)
-    table = place.catalog.load_table("rfr_system.migration_history")
-    assert [str(field.transform) for field in table.spec().fields] == ["day"]
+    live = place.catalog.load_table("rfr_system.migration_history")
+    assert [str(field.transform) for field in live.spec().fields] == ["day"]
 
 
 def test_what_a_deploy_could_not_tell_is_told_by_the_next_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +92,5 @@ def test_what_a_deploy_could_not_tell_is_told_by_the_next_one(place: Place, monk
         patch.setattr(maintenance.History, "report", dies)
         assert deploy(place) == "done", "a history that can't be written is no reason to fail"
     assert place.rows("rfr_system.migration_history") == []
-    more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns=(Column("a", "int"),))
-    deploy(place, more)
+    deploy(place, table("ops.more", "a int"))
     assert len({row["deploy_id"] for row in place.rows("rfr_system.migration_history")}) == 2

@@ -65,7 +65,6 @@ def test_of_two_deploys_of_the_same_plan_one_works_and_both_end(tmp_path: Path) 
 
 
 def test_of_two_plans_from_one_base_one_is_refused(place: Place) -> None:
-    """Row 33."""
     prepare(place)
     one, two = place.plan(AFTER), place.plan(OTHER)
     place.apply(one, AFTER)
@@ -93,6 +92,17 @@ class Paused:
         self._left -= 1
         if self._left == -1:
             self._meanwhile()
+
+
+def recorded(folder: Path, *, looks: bool = False) -> tuple[Worlds, Plan]:
+    """The world before each effect of a deploy, and its plan."""
+    worlds = Worlds(folder)
+    place = worlds.open()
+    prepare(place)
+    plan = place.plan(AFTER)
+    worlds.record(place, lambda: place.apply(plan, AFTER), looks=looks)
+    place.close()
+    return worlds, plan
 
 
 def paused(
@@ -128,14 +138,9 @@ def paused(
     ],
 )
 def test_a_deploy_that_wakes_up_after_another_one_took_over_changes_nothing(tmp_path: Path, other: CatalogSpec) -> None:
-    """Row 34: whatever it was about to do when it was paused."""
-    worlds = Worlds(tmp_path)
-    place = worlds.open()
-    prepare(place)
-    plan = place.plan(AFTER)
+    """Whatever it was about to do when it was paused."""
+    worlds, plan = recorded(tmp_path)
     assert [step.how.value for step in plan.steps] == ["rename", "create", "evolve", "rewrite", "remove"]
-    worlds.record(place, lambda: place.apply(plan, AFTER))
-    place.close()
     effects = [name for name in worlds.names if name != "the end"]
     for number, name in list(enumerate(effects))[1:-1]:
         new, told = paused(worlds, number, plan, other)
@@ -146,13 +151,8 @@ def test_a_deploy_that_wakes_up_after_another_one_took_over_changes_nothing(tmp_
 
 
 def test_a_deploy_that_was_paused_before_it_looked_at_a_table_finds_out_by_looking(tmp_path: Path) -> None:
-    """Row 34: it sees the table that the other deploy left, so the commit alone would not be refused."""
-    worlds = Worlds(tmp_path)
-    place = worlds.open()
-    prepare(place)
-    plan = place.plan(AFTER)
-    worlds.record(place, lambda: place.apply(plan, AFTER), looks=True)
-    place.close()
+    """It sees the table that the other deploy left, so the commit alone would not be refused."""
+    worlds, plan = recorded(tmp_path, looks=True)
     looks = [number for number, name in enumerate(worlds.names) if name == "load_table"]
     begun = [number for number in looks if worlds.names[number - 1] == "run"]
     assert len(begun) > 4

@@ -160,18 +160,3 @@ class Api:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-def reads_of_the_cdk(source: Mapping[str, Any], only: str | None = None) -> dict[str, list[dict[str, Any]]]:
-    """All records of all streams, or of one, in order, read by the CDK alone."""
-    from airbyte_cdk.sources.declarative.concurrent_declarative_source import ConcurrentDeclarativeSource
-
-    manifest = yaml.safe_load(Path(source["manifest"]).read_text())
-    config = {**source["config"], **source["secrets"]}
-    cdk = ConcurrentDeclarativeSource(config=config, source_config=manifest)
-    cdk._constructor._disable_cache = True
-    return {
-        stream.name: [dict(record.data) for part in stream.generate_partitions() for record in part.read()]
-        for stream in cdk.streams(config)
-        if only in (None, stream.name)
-    }

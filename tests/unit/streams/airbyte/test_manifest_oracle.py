@@ -79,7 +79,7 @@ def oracle(source: Mapping[str, Any], name: str, api: Api) -> Read:
 def test_records_and_requests_are_those_of_the_cdk_whoever_reads_a_page(manifest: str, api: Api) -> None:
     source = source_of(manifest, api)
     names = list(load_streams(source))
-    api.requests.clear()
+    api.asked.clear()
     pages: list[tuple[str, Read]] = []
     for name in names:
         wanted = oracle(source, name, api)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -13,14 +11,15 @@ from typing import Any
 
 import pytest
 from manifest_api import KEY, Api, Asked, needs_cdk, rows, shop_with
+from token_tasks import two_tasks
 
 from airflow_provider_rfr.exceptions import AuthenticationError, SourceError
-from airflow_provider_rfr.refresh.budget import BudgetServer, DriverBudget
+from airflow_provider_rfr.refresh.budget import BudgetServer
 from airflow_provider_rfr.store.leases import RefreshTokens
 from airflow_provider_rfr.streams import ReadContext
 from airflow_provider_rfr.streams.loader import load_stream, load_streams
 from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
-from tests.soon import PATIENCE, SOON
+from tests.soon import SOON
 from tests.unit.messages import raises
 
 pytestmark = needs_cdk
@@ -91,28 +90,6 @@ def source_of(api: Api, authenticator: dict[str, Any], **requester: Any) -> dict
     return api.source(manifest)
 
 
-def read_in_a_task(address: Any, source: dict[str, Any], again: Any, results: Any) -> None:
-    """What an executor does, in a process of its own: read two pages; then again."""
-    budget = address.connect("numbers")
-    stream = load_stream(source, "customers")
-    stream.bind(ReadContext(tokens=budget))
-    for _ in range(2):
-        try:
-            results.put([record["id"] for token in (None, 2) for record in stream.read_page({}, token).records])
-        except Exception as error:
-            results.put(repr(error))
-            raise
-        again.wait()
-    budget.close()
-
-
-@pytest.fixture
-def server() -> Iterator[BudgetServer]:
-    server = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
-    yield server
-    server.close()
-
-
 RENEWING = {
     "error_handler": {
         "type": "DefaultErrorHandler",
@@ -126,23 +103,14 @@ def test_tasks_in_two_processes_share_each_token(api: Api, server: BudgetServer,
     tokens = OneAtATime(api)
     source = source_of(api, authenticator, **RENEWING)
     driver = load_stream(source, "customers")
-    fresh = multiprocessing.get_context("spawn")
-    again, results = fresh.Barrier(3), fresh.Queue()
-    arguments = (server.address, source, again, results)
-    tasks = [fresh.Process(target=read_in_a_task, args=arguments, daemon=True) for _ in range(2)]
-    for task in tasks:
-        task.start()
-    assert [results.get(timeout=PATIENCE) for _ in tasks] == [[1, 2, 3, 4, 5, 6]] * 2
-    assert tokens.issued == 1
     renewed = 1 if authenticator is SESSION else 2
-    if renewed == 2:
-        # Both get a 401 for the same token; the CDK renews no session before its time.
-        tokens.valid = "none"
-    again.wait()
-    assert [results.get(timeout=PATIENCE) for _ in tasks] == [[1, 2, 3, 4, 5, 6]] * 2
-    again.wait()
-    for task in tasks:
-        task.join(PATIENCE)
+    with two_tasks(server.address, load_stream, (source, "customers"), [None, 2]) as read:
+        assert read() == [[1, 2, 3, 4, 5, 6]] * 2
+        assert tokens.issued == 1
+        if renewed == 2:
+            # Both get a 401 for the same token; the CDK renews no session before its time.
+            tokens.valid = "none"
+        assert read() == [[1, 2, 3, 4, 5, 6]] * 2
     assert len(driver.read_page({}, 3).records) == 2, "the driver has the same token"
     assert tokens.issued == renewed
 

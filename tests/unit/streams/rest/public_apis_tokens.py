@@ -22,17 +22,6 @@ def _stripe(asked: Asked, url: str) -> Any:
 
 
 @case(
-    "HubSpot: paging is not there on the last page",
-    "records: {path: results}",
-    "paginator: {type: cursor, cursor: {path: paging.next.after}}",
-)
-def _hubspot(asked: Asked, url: str) -> Any:
-    results = after(asked.query.get("cursor"), 25)
-    last = results[-1]["id"]
-    return {"results": results, **({"paging": {"next": {"after": str(last)}}} if last < 25 else {})}
-
-
-@case(
     "HubSpot's older lists: has-more has a dash, and the offset is there on the last page, too",
     "records: {path: contacts}",
     "paginator: {type: cursor, cursor: {path: vid-offset}, send_as: {query: vidOffset},",
@@ -54,31 +43,6 @@ def _airtable_expired(asked: Asked, url: str) -> Any:
     if "offset" in asked.query:
         return Reply({"error": {"type": "LIST_RECORDS_ITERATOR_NOT_AVAILABLE"}}, 422)
     return {"records": rows(1, 10), "offset": "itr10"}
-
-
-@case(
-    "Square: no cursor at the end, and an empty object where there are no records",
-    "records: {path: payments, on_missing: empty}",
-    "paginator: {type: cursor, cursor: {path: cursor}}",
-    "partitions: {type: list, field: location, values: [a, b]}",
-    "request: {path: /payments, query: {location: '{{ stream_slice.location }}'}}",
-)
-def _square(asked: Asked, url: str) -> Any:
-    if asked.query["location"] == "b":
-        return {}
-    payments = after(asked.query.get("cursor"), 25)
-    return {"payments": payments, **({"cursor": str(payments[-1]["id"])} if payments[-1]["id"] < 25 else {})}
-
-
-@case(
-    "Slack: next_cursor is an empty text at the end",
-    "records: {path: members}",
-    "paginator: {type: cursor, cursor: {path: response_metadata.next_cursor}}",
-)
-def _slack(asked: Asked, url: str) -> Any:
-    members = after((asked.query.get("cursor") or "u0").removeprefix("u"), 25)
-    last = members[-1]["id"]
-    return {"ok": True, "members": members, "response_metadata": {"next_cursor": f"u{last}" if last < 25 else ""}}
 
 
 @case(
@@ -114,17 +78,6 @@ def _dynamodb(asked: Asked, url: str) -> Any:
     "paginator: {type: cursor, cursor: {path: next_cursor}, stop_when: response.next_cursor == 0}",
 )
 def _twitter(asked: Asked, url: str) -> Any:
-    users = after(asked.query.get("cursor"), 25)
-    return {"users": users, "next_cursor": users[-1]["id"] if users[-1]["id"] < 25 else 0}
-
-
-@case(
-    "Twitter's first version: without that it starts again at the first page, and is an error",
-    "records: {path: users}",
-    "paginator: {type: cursor, cursor: {path: next_cursor}}",
-    error=r"token .* came twice",
-)
-def _twitter_undeclared(asked: Asked, url: str) -> Any:
     users = after(asked.query.get("cursor"), 25)
     return {"users": users, "next_cursor": users[-1]["id"] if users[-1]["id"] < 25 else 0}
 
@@ -226,20 +179,6 @@ def _decimal_cursor(asked: Asked, url: str) -> Any:
 
 
 @case(
-    "Salesforce: nextRecordsUrl is a path, and is not there once done is true",
-    "request: {path: /services/data/v60.0/query, query: {q: SELECT Id FROM Account}}",
-    "records: {path: records}",
-    "paginator: {type: next_url, url: {path: nextRecordsUrl}}",
-)
-def _salesforce(asked: Asked, url: str) -> Any:
-    start = 0 if "q" in asked.query else int(asked.path.rpartition("-")[2])
-    records = after(start, 25)
-    last = records[-1]["id"]
-    more = {"nextRecordsUrl": f"/services/data/v60.0/query/01gx-{last}"} if last < 25 else {}
-    return {"totalSize": 25, "done": last == 25, "records": records, **more}
-
-
-@case(
     "OData (Dynamics, Microsoft Graph): @odata.nextLink has a dot in its name",
     "records: {path: value}",
     "paginator: {type: next_url, url: {path: ['@odata.nextLink']}}",
@@ -296,21 +235,6 @@ def _klaviyo(asked: Asked, url: str) -> Any:
     last = data[-1]["id"]
     following = f"{url}/profiles?page%5Bcursor%5D={last}&page%5Bsize%5D=10&sort=id" if last < 25 else None
     return {"data": data, "links": {"next": following, "prev": None}}
-
-
-@case(
-    "GitHub: the last page's Link header has first and prev alone",
-    "records: {path: ''}",
-    "request: {path: /items, query: {state: all}}",
-    "paginator: {type: link_header, page_size: 10, size_as: {query: per_page}}",
-)
-def _github(asked: Asked, url: str) -> Any:
-    def link(number: int, rel: str) -> str:
-        return f'<{url}/items?state=all&per_page=10&page={number}>; rel="{rel}"'
-
-    links = [link(asked.page + 1, "next"), link(3, "last")] if asked.page < 3 else []
-    links += [link(1, "first"), link(asked.page - 1, "prev")] if asked.page > 1 else []
-    return Reply(page_of(asked.page, 25), headers={"Link": ", ".join(links)})
 
 
 @case(

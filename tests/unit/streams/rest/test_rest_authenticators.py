@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rest_api import QUICK, Reply, ids
@@ -114,16 +113,6 @@ class TestFetchedTokens:
             authenticated(make, authenticator).read_page({}, None)
         assert (len(server.fetches), len(api.asked)) == (2, 4)
 
-    def test_many_threads_fetch_one_token(self, api, make, authenticator):
-        server = TokenApi(api)
-        stream = authenticated(make, authenticator)
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda n: stream.read_page({}, None), range(24)))
-            assert len(server.fetches) == 1
-            server.valid = "revoked"
-            list(pool.map(lambda n: stream.read_page({}, None), range(24)))
-        assert len(server.fetches) == 2
-
     def test_an_endpoint_that_refuses_is_an_authentication_error(self, api, make, authenticator):
         api.answers(Reply({"error": "invalid_client"}, 400))
         with pytest.raises(AuthenticationError, match=r"no token could be obtained.*invalid_client") as error:
@@ -181,17 +170,6 @@ class TestOAuth2:
         authenticated(make, {**OAUTH, "client_in": "header"}).read_page({}, None)
         assert api.asked[0].headers["Authorization"] == "Basic " + base64.b64encode(b"me:s3cr3t").decode()
         assert api.asked[0].form == {"grant_type": "client_credentials"}
-
-    def test_a_refresh_token_that_is_replaced_is_used_from_then_on(self, api, make, caplog):
-        server = TokenApi(api, refresh_token="rotated-1")
-        grant = {**OAUTH, "grant": "refresh_token", "refresh_token": "{{ config.secret }}"}
-        stream = authenticated(make, grant)
-        stream.read_page({}, None)
-        server.valid = "revoked"
-        stream.read_page({}, None)
-        assert [asked.form["refresh_token"] for asked in server.fetches] == ["s3cr3t", "rotated-1"]
-        assert caplog.text.count("replaced the refresh token") == 1
-        assert "rotated-1" not in caplog.text
 
 
 def test_a_session_token_may_come_in_a_header_without_a_body_and_go_into_the_query(api, make):

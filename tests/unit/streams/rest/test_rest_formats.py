@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 
 import pytest
 from rest_api import QUICK, Reply, ids
@@ -14,6 +13,7 @@ from airflow_provider_rfr.streams.core import Complete, NextPage
 from airflow_provider_rfr.streams.rest import RestStream
 from airflow_provider_rfr.streams.rest.stream import whole_definition
 from tests.soon import assert_grows_in_proportion
+from tests.unit.messages import raises
 
 JSONL, CSV = {"format": "jsonl"}, {"format": "csv"}
 ONCE = {**QUICK, "max_retries": 0}
@@ -123,21 +123,22 @@ class TestCsv:
         assert ids(records_of(api, make, reply, CSV, error_handler=handler)) == ["1", "caf\ufffd"]
 
     @pytest.mark.parametrize(
-        ("body", "message"),
+        "body",
         [
-            ("id,name\n1,a\n2\n", "line 3 of CSV has 1 values for 2 columns; is records.delimiter right?"),
-            ("id,name\n1,a,b\n", "line 2 of CSV has 3 values for 2 columns"),
-            ('id,name\n1,"a\n2,b\n', "line 3 of CSV is not CSV: unexpected end of data"),
-            ('id,name\n1,"a"b\n', "line 2 of CSV is not CSV: ',' expected after '\"'"),
-            ("id,id\n1,2\n", "the first row of CSV has the name 'id' twice"),
-            ("id,\n1,2\n", "the first row of CSV has an empty name .*records.columns"),
-            ('{"error": "quota"}', "the answer is JSON, not CSV"),
-            ("<html>Log in</html>", "the answer is HTML, not CSV .*a login page?"),
-            ("<?xml version='1.0'?><a/>", "the answer is XML, not CSV"),
+            "id,name\n1,a\n2\n",
+            "id,name\n1,a,b\n",
+            'id,name\n1,"a\n2,b\n',
+            'id,name\n1,"a"b\n',
+            "id,id\n1,2\n",
+            "id,\n1,2\n",
+            '{"error": "quota"}',
+            "<html>Log in</html>",
+            "<?xml version='1.0'?><a/>",
         ],
+        ids=repr,
     )
-    def test_what_is_no_table_is_an_error_that_says_where(self, api, make, body, message):
-        with pytest.raises(SourceError, match=message.replace("?", r"\?")):
+    def test_what_is_no_table_is_an_error_that_says_where(self, api, make, body):
+        with raises(SourceError):
             records_of(api, make, body, CSV)
 
     def test_a_long_value_is_a_value(self, api, make):
@@ -250,21 +251,19 @@ class TestBoth:
 
 
 @pytest.mark.parametrize(
-    ("records", "message"),
+    "records",
     [
-        ({"format": "xml"}, "records.format: must be 'json', 'jsonl' or 'csv' (it is 'xml')"),
-        ({"format": "csv", "path": "data"}, "path: each row of CSV is a record; remove path"),
-        (
-            {"format": "jsonl", "columns": ["a"]},
-            "columns and delimiter are for CSV, and format is jsonl; write format: csv",
-        ),
-        ({"delimiter": ";"}, "columns and delimiter are for CSV, and format is json"),
-        ({"format": "csv", "columns": ["a", "a"]}, "columns: write a name for each column, and none twice"),
-        ({"format": "csv", "columns": []}, "records.columns: must not be empty"),
-        ({"format": "csv", "delimiter": ";;"}, "delimiter: ';;' is not one sign"),
-        ({"format": "csv", "delimiter": '"'}, "delimiter: '\"' is not one sign"),
+        {"format": "xml"},
+        {"format": "csv", "path": "data"},
+        {"format": "jsonl", "columns": ["a"]},
+        {"delimiter": ";"},
+        {"format": "csv", "columns": ["a", "a"]},
+        {"format": "csv", "columns": []},
+        {"format": "csv", "delimiter": ";;"},
+        {"format": "csv", "delimiter": '"'},
     ],
+    ids=str,
 )
-def test_a_mistake_is_found_when_the_document_is_read(records, message):
-    with pytest.raises(SourceDefinitionError, match=re.escape(message)):
+def test_a_mistake_is_found_when_the_document_is_read(records):
+    with raises(SourceDefinitionError):
         whole_definition({"base_url": "https://api.example.com", "streams": {"a": {"records": records}}})

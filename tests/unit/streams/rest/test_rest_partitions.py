@@ -141,18 +141,19 @@ def test_values_in_a_path_can_t_lead_elsewhere(api):
 
 
 @pytest.mark.parametrize(
-    ("partitions", "message"),
+    "partitions",
     [
-        ({**CHILDREN, "parent": "parent"}, r"there is no stream 'parent'; did you mean parents\?"),
-        ({**CHILDREN, "parent": "items"}, "streams are their own parents: items -> items"),
-        ({**CHILDREN, "parent_slice_fields": ["x"]}, "partitions of parents have no 'x'"),
-        ({**CHILDREN, "extra_fields": {"parent_id": "x"}}, "two fields of the partition have the same name"),
-        ({"type": "list", "field": "a", "values": "eu"}, "must be a list, is str"),
-        ({"type": "product", "of": [CHILDREN, CHILDREN]}, "two routers use the same field name"),
+        {**CHILDREN, "parent": "parent"},
+        {**CHILDREN, "parent": "items"},
+        {**CHILDREN, "parent_slice_fields": ["x"]},
+        {**CHILDREN, "extra_fields": {"parent_id": "x"}},
+        {"type": "list", "field": "a", "values": "eu"},
+        {"type": "product", "of": [CHILDREN, CHILDREN]},
     ],
+    ids=str,
 )
-def test_a_router_that_can_t_work_is_refused_before_the_first_request(api, partitions, message):
-    with pytest.raises(SourceDefinitionError, match=message):
+def test_a_router_that_can_t_work_is_refused_before_the_first_request(api, partitions):
+    with raises(SourceDefinitionError):
         streams(api, partitions)
     assert api.asked == []
 

@@ -13,6 +13,7 @@ from airflow_provider_rfr.refresh.pages import encode_records
 from airflow_provider_rfr.streams.rest._records import Records
 from airflow_provider_rfr.streams.rest._responses import Response
 from tests.soon import assert_grows_in_proportion
+from tests.unit.messages import raises
 
 A, B = {"id": 1}, {"id": 2}
 
@@ -47,20 +48,21 @@ def test_records_at_many_places_are_gathered_in_proportion_to_their_number():
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    "body",
     [
-        ({"results": [], "count": 0}, "'data.items' leads to nothing: it is an object with the keys results, count"),
-        ({"data": {"rows": 1}}, "leads to nothing: at data it has an object with the keys rows"),
-        ({"data": None}, "leads to nothing: at data it has null"),
-        ({"data": {"items": None}}, "leads to null, not to records"),
-        ({"data": {"items": "no"}}, "leads to a text, not to records"),
-        ({"data": {"items": [A, "x"]}}, "has a text as item 2, where a record is an object"),
-        ([], "leads to nothing: it is a list of 0"),
+        {"results": [], "count": 0},
+        {"data": {"rows": 1}},
+        {"data": None},
+        {"data": {"items": None}},
+        {"data": {"items": "no"}},
+        {"data": {"items": [A, "x"]}},
+        [],
     ],
+    ids=str,
 )
-def test_a_path_that_leads_to_no_records_is_an_error_that_says_what_there_is(api, make, body, message):
+def test_a_path_that_leads_to_no_records_is_an_error_that_says_what_there_is(api, make, body):
     api.answers(body)
-    with pytest.raises(SourceError, match=message) as error:
+    with raises(SourceError) as error:
         make(records={"path": "data.items"}).read_page({}, None)
     assert (error.value.status, error.value.request) == (200, "GET /items")
 
@@ -154,15 +156,15 @@ class TestAFieldThatARecordLacks:
         assert caplog.text == ""
 
     @pytest.mark.parametrize(
-        ("condition", "message"),
+        "condition",
         [
-            ("recrod.id", "unknown name 'recrod'; did you mean record"),
-            ("record.id > config.laest", "config has no 'laest'; did you mean least"),
-            ("stream_slice.regoin == 'eu'", "stream_slice has no 'regoin'; did you mean region"),
+            "recrod.id",
+            "record.id > config.laest",
+            "stream_slice.regoin == 'eu'",
         ],
     )
-    def test_is_all_that_may_be_missing(self, make, condition, message):
-        with pytest.raises(SourceDefinitionError, match=message):
+    def test_is_all_that_may_be_missing(self, make, condition):
+        with raises(SourceDefinitionError):
             make(
                 records={"path": "data", "filter": condition},
                 config={"least": 1},
@@ -170,24 +172,24 @@ class TestAFieldThatARecordLacks:
             )
 
     @pytest.mark.parametrize(
-        ("condition", "problem"),
+        "condition",
         [
-            ("record.status not in config.skip.statuses", r"config\.skip\.statuses is missing"),
-            ("record.status != config.skip['statuses']", r"config\.skip\.statuses is missing"),
-            ("record.gone != config.skip.statuses", r"config\.skip\.statuses is missing"),
-            ("not config.skip.statuses.first", r"config\.skip\.statuses is missing"),
-            ("record.status not in config.skip[record.gone]", r"config\.skip\.\? is missing"),
-            ("record.status != stream_slice.region.code", r"stream_slice\.region\.code is missing"),
+            "record.status not in config.skip.statuses",
+            "record.status != config.skip['statuses']",
+            "record.gone != config.skip.statuses",
+            "not config.skip.statuses.first",
+            "record.status not in config.skip[record.gone]",
+            "record.status != stream_slice.region.code",
         ],
     )
-    def test_is_no_excuse_for_what_the_configuration_or_the_slice_lacks(self, api, make, condition, problem):
+    def test_is_no_excuse_for_what_the_configuration_or_the_slice_lacks(self, api, make, condition):
         api.answers({"data": [{"id": 1, "status": "draft"}]})
         stream = make(
             records={"path": "data", "filter": condition},
             config={"skip": {"status": ["draft"]}},
             partitions={"type": "list", "field": "region", "values": ["eu"]},
         )
-        with pytest.raises(SourceError, match=rf"records\.filter fails at record 1: .*{problem}"):
+        with raises(SourceError):
             stream.read_page({"region": "eu"}, None)
 
     def test_leaves_to_the_filter_what_the_configuration_may_lack(self, api, make):
@@ -235,15 +237,16 @@ def test_fields_are_added_removed_and_renamed_in_order(api, make):
 
 
 @pytest.mark.parametrize(
-    ("transformation", "message"),
+    "transformation",
     [
-        ({"type": "add", "fields": {"x": "{{ record.nope }}"}}, "record 1 can't be transformed.*no attribute 'nope'"),
-        ({"type": "rename", "fields": {"id": "name"}}, "rename: id would overwrite name"),
+        {"type": "add", "fields": {"x": "{{ record.nope }}"}},
+        {"type": "rename", "fields": {"id": "name"}},
     ],
+    ids=str,
 )
-def test_a_transformation_that_fails_names_the_record(api, make, transformation, message):
+def test_a_transformation_that_fails_names_the_record(api, make, transformation):
     api.answers({"data": [{"id": 1, "name": "n"}]})
-    with pytest.raises(SourceError, match=message):
+    with raises(SourceError):
         make(transformations=[transformation]).read_page({}, None)
 
 

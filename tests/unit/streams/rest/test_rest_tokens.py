@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from rest_api import Api, Reply, ids
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from token_tasks import two_tasks
 
 from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, SourceDefinitionError, SourceError
-from airflow_provider_rfr.refresh.budget import BudgetServer, DriverBudget, Heartbeat
+from airflow_provider_rfr.refresh.budget import BudgetServer, Heartbeat
 from airflow_provider_rfr.store.leases import RefreshTokens
 from airflow_provider_rfr.streams import RestStream
 from airflow_provider_rfr.streams import tokens as module
@@ -76,30 +77,6 @@ def stream_of(url: str, authenticator: dict[str, Any], handler: dict[str, Any] =
     return build_stream(definition, "items", secrets={"refresh_token": "refresh-0"})
 
 
-def read_in_a_task(address: Any, url: str, authenticator: dict[str, Any], again: Any, results: Any) -> None:
-    """What an executor does: in a process of its own, four threads read a page each; then again."""
-    budget = address.connect("numbers")
-    stream = stream_of(url, authenticator)
-    stream.bind(ReadContext(tokens=budget))
-    for _ in range(2):
-        try:
-            with ThreadPoolExecutor(4) as pool:
-                pages = list(pool.map(lambda page: stream.read_page({}, page), range(1, 5)))
-            results.put([number for page in pages for number in ids(page.records)])
-        except Exception as error:
-            results.put(repr(error))
-            raise
-        again.wait()
-    budget.close()
-
-
-@pytest.fixture
-def server() -> Any:
-    server = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
-    yield server
-    server.close()
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/control.db"
@@ -109,24 +86,14 @@ def store(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("authenticator", [ROTATING, LOGIN], ids=["rotating refresh token", "session"])
 def test_tasks_in_two_processes_share_each_token(api: Api, server: BudgetServer, authenticator: dict[str, Any]) -> None:
-    tokens = OneAtATime(api)
-    driver = stream_of(api.url, authenticator)
-    fresh = multiprocessing.get_context("spawn")
-    again, results = fresh.Barrier(3), fresh.Queue()
-    arguments = (server.address, api.url, authenticator, again, results)
-    tasks = [fresh.Process(target=read_in_a_task, args=arguments, daemon=True) for _ in range(2)]
-    for task in tasks:
-        task.start()
-    assert [results.get(timeout=PATIENCE) for _ in tasks] == [[1, 2, 3, 4]] * 2
-    assert tokens.issued == 1
-    # Eight threads in two processes get a 401 for the same token.
-    tokens.valid = "none"
-    again.wait()
-    assert [results.get(timeout=PATIENCE) for _ in tasks] == [[1, 2, 3, 4]] * 2
-    assert tokens.issued == 2
-    again.wait()
-    for task in tasks:
-        task.join(PATIENCE)
+    tokens, driver = OneAtATime(api), stream_of(api.url, authenticator)
+    with two_tasks(server.address, stream_of, (api.url, authenticator), range(1, 5)) as read:
+        assert read() == [[1, 2, 3, 4]] * 2
+        assert tokens.issued == 1
+        # Eight threads in two processes get a 401 for the same token.
+        tokens.valid = "none"
+        assert read() == [[1, 2, 3, 4]] * 2
+        assert tokens.issued == 2
     assert ids(driver.read_page({}, 5).records) == [5], "the driver has the same token"
     assert tokens.issued == 2
 
@@ -161,6 +128,28 @@ def test_a_task_that_is_stopped_waits_for_no_token(api: Api, server: BudgetServe
         with pytest.raises(ReadInterrupted):
             reading.result(PATIENCE)
     end.set()
+
+
+def test_a_thread_that_waits_for_the_token_of_another_ends_when_it_is_stopped(api: Api) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def answer(asked: Any) -> Any:
+        begun.set()
+        end.wait(PATIENCE)
+        return Reply({}, 400)
+
+    api.answer = answer
+    obtaining, waiting = (stream_of(api.url, LOGIN) for _ in range(2))
+    context = ReadContext()
+    waiting.bind(context)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(obtaining.read_page, {}, None)
+        assert begun.wait(PATIENCE)
+        context.stop.set()
+        with pytest.raises(ReadInterrupted):
+            waiting.read_page({}, None)
+        end.set()
+    assert api.paths == ["/token"]
 
 
 def test_a_refresh_token_leaves_its_owner_in_no_form(api: Api) -> None:

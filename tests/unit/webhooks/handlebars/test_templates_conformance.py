@@ -19,7 +19,8 @@ MORE = json.loads((HERE / "handlebars_more.json").read_text(encoding="utf-8"))
 DOCS = Path(__file__).parents[4] / "docs" / "webhooks_templates.md"
 
 EXACT, LISTS, NAMES = "exact-numbers", "lists-and-maps", "strict-arguments"
-REFUSED, HELPERS, SUMS, EARLY, INHERITED = "partials", "helpers", "sums", "early", "inherited"
+REFUSED, HELPERS, SUMS, EARLY = "partials", "helpers", "sums", "early"
+INHERITED, CONVERSIONS, LOOKUP = "inherited", "conversions", "lookup"
 
 # Each reason is explained in docs/webhooks_templates.md.
 DIFFERENCES = {
@@ -56,6 +57,13 @@ MORE_DIFFERENCES = {
     "{{m.toString}}|{{xs.map}}|": INHERITED,
     "{{xs.constructor}}|": INHERITED,
     "{{lookup uni 0}}{{lookup uni 1}}{{lookup uni 2}}": INHERITED,
+    "{{#each arr2}}{{#each .}}{{../../n}} {{/each}}{{/each}}": CONVERSIONS,
+    '{{#12}}a{{/"12"}}': CONVERSIONS,
+    "{{#12}}a{{/12.0}}": CONVERSIONS,
+    "{{1.50}}": CONVERSIONS,
+    '{{lookup z "x"}}|': LOOKUP,
+    "\\\\ {{~! c ~}}\n{{#.}}{{~&nul\r}}{{  lookup 0.0 null}}\r\n{{/. \n }}\\ ": LOOKUP,
+    "{{z\n}}{{{lookup 1.0 null\n  }}} {{&lookup 0 deep.a.b.l.[1].x\n  }}\n{{~! c ~}}{{~{m.[a b]}}} ": LOOKUP,
 }
 ERROR = object()
 

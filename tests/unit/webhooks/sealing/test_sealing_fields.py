@@ -15,10 +15,9 @@ from airflow_provider_rfr.webhooks.sealing._documents import (
     _BLOCK_FIELDS,
     _EDITABLE,
     _SEALED,
-    _SPELLINGS,
     ENCRYPTED_REGEX,
 )
-from airflow_provider_rfr.webhooks.sealing._sops import names_regex, rule_of
+from airflow_provider_rfr.webhooks.sealing._sops import rule_of
 from tests.unit.messages import check_messages
 
 
@@ -145,13 +144,6 @@ def test_rules_are_names_and_never_run_as_expressions(
         assert rule_of(rule).selects(("config", key, "x"))
     for key in other:
         assert not rule_of(rule).selects(("config", key))
-
-
-def test_our_rule_names_both_spellings() -> None:
-    rule = rule_of({"encrypted_regex": names_regex(*(name for name in _SPELLINGS if _SPELLINGS[name] in _SEALED))})
-    assert rule.selects(("config", "a", "allowed_hosts"))
-    assert rule.selects(("config", "a", "allowedHosts"))
-    assert not rule.selects(("config", "a", "payload_template"))
 
 
 def test_the_configuration_reads_a_sealed_block_and_opens_it_later(document: Any, recipients: Any, opens: Any) -> None:

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-import yaml
 
 from airflow_provider_rfr.webhooks.block import _parse_document
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, read_file, reseal, seal, seal_file
@@ -204,13 +203,6 @@ def test_a_document_at_its_limits_is_sealed_and_opened_in_seconds(key: Any, open
     }
     document = {"config": config}
     assert opens(seal(document, [key.public])) == document
-
-
-def test_plain_yaml_readers_see_the_sealed_file_as_we_do(tmp_path: Path, key: Any, document: Any) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(yaml.safe_dump(document))
-    path.write_text(seal_file(path, [key.public]))
-    assert yaml.safe_load(path.read_text()) == read_file(path)
 
 
 # What was opened does not show itself.

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from airflow_provider_rfr.documents import leaves
 from airflow_provider_rfr.exceptions import SealError
 from airflow_provider_rfr.webhooks.sealing import open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing._documents import _EDITABLE, _SEALED, ENCRYPTED_REGEX, _leaves, open_document
+from airflow_provider_rfr.webhooks.sealing._documents import _EDITABLE, _SEALED, ENCRYPTED_REGEX, open_document
 from tests.profile import examples
 from tests.unit.messages import check_messages
 
@@ -347,7 +348,7 @@ def sealed_values(block: dict[str, Any]) -> list[Any]:
     values = []
     for name, endpoint in block["config"].items():
         for field, content in endpoint.items():
-            for place, value in _leaves(content, (name, field)) if field in _SEALED else ():
+            for place, value in leaves(content, (name, field)) if field in _SEALED else ():
                 any_json = _SEALED[field].depth is None
                 bound = tuple(part for part in place if isinstance(part, str) or not any_json)
                 values.append((bound, type(value), value))
