@@ -24,10 +24,10 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
-from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, PageFile, PageRow, page_row
 from airflow_provider_rfr.refresh.partitions import check_gapless, cursors_of, live_pages
+from airflow_provider_rfr.refresh.side_by_side import StreamRuns
 from airflow_provider_rfr.streams import Complete, NextPage, Page, PagedStream
 
 SIZES: dict[str, tuple[int, ...]] = {
@@ -170,9 +170,11 @@ def measure_publish(size: int, folder: str) -> float:
     cluster = Cluster("scale", {"spark.executorEnv.PYTHONPATH": str(Path(__file__).resolve().parents[1])})
     cluster.start()
     config = config_of(folder, size)
-    catalog = open_catalog(lake(folder))
-    refresh = Refresh(config, "items", catalog, cluster, report=lambda _: None, stopping=threading.Event())
-    return float(refresh.run().seconds["publish"])
+    runs = StreamRuns(config, cluster, stopping=threading.Event(), report=lambda *_: None, open_history=None)
+    figures, errors = runs.run()
+    if errors:
+        raise errors["items"]
+    return float(figures["items"]["seconds"]["publish"])
 
 
 def config_of(folder: str, partitions: int) -> RefreshConfig:
