@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("airflow_provider_rfr")
 
 _GRACE_SECONDS = 30.0
-_STARTING = "Spark is starting"
 _TOTALS = (
     *("pages", "pages_fetched", "pages_refetched", "overlap_checks", "pages_skipped", "records_missing", "rows"),
     *("duplicates_removed", "partitions", "rounds", "snapshots_expired", "files_deleted", "files_undeleted"),
@@ -92,10 +91,10 @@ class Application:
 
     def _refresh_all(self) -> None:
         """Refresh every stream, and note the figures and errors."""
-        if self._bar is not None:
-            self._bar.say(_STARTING)
         if self._config.options.spark == "always" or is_submitted():
             self._cluster.start()
+        if self._bar is not None:
+            self._bar.say("Spark is starting" if self._cluster.is_started else "the first pages are read")
         for stream, table in self._config.mapped_tables().items():
             _say(f"{stream}: goes to the table {table}, because no table can have its name")
         threading.Thread(target=self._note_session, daemon=True).start()
@@ -136,7 +135,7 @@ class Application:
 
     def _note_session(self) -> None:
         self._cluster.ready.wait()
-        if self._bar is not None and self._bar.text == _STARTING:
+        if self._bar is not None:
             self._bar.say("Spark runs, the first round is read")
         self._session_seconds = round(time.monotonic() - self._began, 3)
         # Spark logs it, too, but at a level that is turned off.
@@ -174,7 +173,8 @@ class Application:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    # With its end in one write: lines of other streams may come at the same moment.
+    print(f"{line}\n", end="", flush=True)
 
 
 def _tell(sentence: str) -> None:

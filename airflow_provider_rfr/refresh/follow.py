@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -230,22 +231,24 @@ def _is_published(header: LedgerHeader, run_key: str) -> bool:
 
 
 class Bar:
-    """A line of a terminal that is drawn again and again; text that is printed meanwhile stands above it."""
+    """Lines of a terminal that are drawn again and again, one for each table; other text stands above them.
+
+    Thread-safe. Until the first table has a line, there is one without a table.
+    """
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
-        self._task = bars.add_task("", total=None, text="")
-
-    @property
-    def text(self) -> str:
-        return str(self._bars.tasks[0].fields["text"])
+        self._lock = threading.Lock()
+        self._lines = {"": bars.add_task("", total=None, text="")}
 
     def say(self, text: str) -> None:
-        """Show this, without a share that is done."""
-        self._bars.update(self._task, description="", text=text, total=None, refresh=True)
+        """Show this, unless a table has a line already."""
+        with self._lock:
+            if "" in self._lines:
+                self._bars.update(self._lines[""], text=text, refresh=True)
 
     def update(self, status: TableStatus) -> None:
-        """Show how far the refresh is."""
+        """Show how far the refresh of the table is."""
         parts, percent = [status.state.value], status.percent
         if (header := status.header) is not None:
             progress = Progress.of(header)
@@ -257,7 +260,12 @@ class Bar:
                 parts.append(f"{duration_in_words(progress.seconds_left)} left")
         total = None if percent is None else 100
         text, table = ", ".join(parts), printable(status.table)
-        self._bars.update(self._task, description=table, total=total, completed=percent or 0, text=text)
+        with self._lock:
+            if (before := self._lines.pop("", None)) is not None:
+                self._bars.remove_task(before)
+            if table not in self._lines:
+                self._lines[table] = self._bars.add_task(table, total=total, text=text)
+            self._bars.update(self._lines[table], total=total, completed=percent or 0, text=text)
 
 
 def can_draw() -> bool:

@@ -78,6 +78,8 @@ with drawn_bar() as bar:
     bar.say("Spark is starting")
     print("a line of the log")
     bar.update(TableStatus("raw.\\x1b]0;x\\x07[bold]orders", "", State.READING, ""))
+    bar.say("Spark runs")
+    bar.update(TableStatus("raw.customers", "", State.READING, ""))
 print("the last line")
 """
 
@@ -101,9 +103,12 @@ def drawn(**environment: str) -> str:
 
 
 @pytest.mark.test
-def test_a_bar_says_that_spark_is_starting_and_lines_stand_above_it() -> None:
+def test_a_bar_has_a_line_for_each_table_and_text_stands_above_it() -> None:
     shown = drawn()
     assert "Spark is starting" in shown
+    assert "Spark runs" not in shown, "a table has a line already"
+    last = shown[shown.rindex("orders") :]
+    assert "customers" in last
     assert "a line of the log\r\n" in shown
     assert shown.rstrip().endswith("the last line")
 
