@@ -194,7 +194,7 @@ def test_watch_draws_a_bar_in_a_terminal(lake: Lake, monkeypatch: pytest.MonkeyP
 
     def once(bar: Bar, found: Any) -> None:
         update(bar, found)
-        shown.append(bar.said)
+        shown.append(bar.text)
         if len(shown) == 1:
             read_page(ledger)
             published(ledger)
