@@ -74,11 +74,11 @@ class Read:
 
     def count(self, api: Api) -> Read:
         """Take the requests that were sent."""
-        for request in api.paths:
+        for request in api.requests:
             kind = self.once if request[1].startswith(_JUST_ONCE) else self.requests
             # A token's request may hold the time.
             kind[request[:2] if kind is self.once else request] += 1
-        api.asked.clear()
+        api.requests.clear()
         return self
 
 
