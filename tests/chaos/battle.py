@@ -83,7 +83,7 @@ class Battle:
             "streams": [self.scenario.stream],
             "target": "raw.{stream}",
             "lake": {"name": self._lake.name, "properties": dict(self._lake.properties)},
-            "options": self.scenario.options,
+            "options": {**self.scenario.options, "spark": "always" if self.scenario.number % 2 else "when_needed"},
             "run": {"key": f"chaos/{self.scenario.number}/1"} if self.scenario.named else {},
         }
         path = self._folder / "refresh.json"

@@ -82,6 +82,8 @@ class Runner:
         self._count += 1
         path = self._folder / f"refresh-{self._count}.json"
         lake = {"name": self.lake.name, "properties": self.lake.properties}
+        # Loads of tests are small: without this, the driver would publish them alone.
+        more["options"] = {"spark": "always", **more.get("options", {})}
         path.write_text(json.dumps({"source": source, "streams": streams, "target": target, "lake": lake, **more}))
         return path
 

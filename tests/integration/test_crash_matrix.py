@@ -40,9 +40,13 @@ def allowed(pages_done: int) -> float:
 
 
 @pytest.mark.gate
+@pytest.mark.parametrize("spark", ["always", "when_needed"])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_sigkill_loses_nothing_and_doubles_nothing(place: str, lake: Lake, runner: Runner, api: SampleApi) -> None:
-    config = items(runner, api)
+def test_a_sigkill_loses_nothing_and_doubles_nothing(
+    place: str, spark: str, lake: Lake, runner: Runner, api: SampleApi
+) -> None:
+    """On Spark, and where the driver publishes alone, because the load is small."""
+    config = items(runner, api, spark=spark)
     killed = runner.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": place}, expect=-9)
     before = api.counts(path="/partitions/*")
     assert "error" not in killed.figures
