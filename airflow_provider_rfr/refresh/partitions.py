@@ -376,7 +376,7 @@ def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | N
     has_field = pc.and_(pc.invert(is_marked), pc.or_(pc.is_valid(pages["token_out"]), has_records))
     if pc.any(has_field).as_py():
         return
-    first = unexplained.slice(0, 1).to_pylist()[0]
+    first = unexplained.sort_by("partition_ordinal").slice(0, 1).to_pylist()[0]
     raise PublishRefusedError(
         f"no partition has a second page, and of {unexplained.num_rows} the first page may not be the last: partition"
         f" {keys[first['partition_ordinal']]}: {first['absent']}; nothing was published and readers keep the old table;"

@@ -317,7 +317,10 @@ class Publisher:
             self.fetched = span["min"].as_py(), span["max"].as_py()
             self._check_announced(pages)
         if self.skipped:
-            first = pages.filter(pages["skipped"].is_valid()).slice(0, 1).to_pylist()[0]
+            skipped = pages.filter(pages["skipped"].is_valid())
+            first = (
+                skipped.sort_by([("partition_ordinal", "ascending"), ("page", "ascending")]).slice(0, 1).to_pylist()[0]
+            )
             _log.warning(
                 "%s pages have no records, because their errors were ignored; the first is page %s of partition %s: %s",
                 *(self.skipped, first["page"], self.book.keys[first["partition_ordinal"]], first["skipped"]),

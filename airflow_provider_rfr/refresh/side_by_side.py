@@ -1,4 +1,4 @@
-"""The streams of one application, side by side: which run at once, and what each of them ends with."""
+"""The streams of one application, side by side: their admission, their threads and their ends."""
 
 from __future__ import annotations
 

@@ -548,12 +548,12 @@ class _SourceBuilder:
             ],
             variables={"config": public.config},
             fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
-            source=lambda: {
-                "definition": self._document,
-                "config": dict(public.config),
-                "secrets": dict(self._secrets),
-            },
+            source=self._source,
         )
+
+    def _source(self) -> dict[str, Any]:
+        """Return the source from which another process builds the streams; it holds secrets."""
+        return {"definition": self._document, "config": dict(self._public.config), "secrets": dict(self._secrets)}
 
     def _base_url(self, stream: StreamDefinition, scope: Scope) -> tuple[str, str]:
         """Return the stream's base URL, or the document's: as declared, and resolved."""
