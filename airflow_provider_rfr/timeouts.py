@@ -1,6 +1,7 @@
 """Time limits for servers that accept connections and do not answer, which many clients would wait for for ever.
 
-Work runs in daemon threads, which Python does not wait for at its end.
+Also here: the end of a transaction that waited for a lock of SQLite in vain. Work runs in daemon threads, which Python
+does not wait for at its end.
 """
 
 from __future__ import annotations
@@ -62,6 +63,22 @@ def limit_waits(engine: Engine, connect: float = CONNECT_SECONDS, answer: float 
     # libpq's timeouts end when the network answers, and a frozen server or a proxy still acknowledges what it receives.
     for name in _CALLS:
         setattr(engine.dialect, name, _limited(getattr(engine.dialect, name), answer))
+
+
+def end_refused_commits(engine: Engine) -> None:
+    """Let an engine of SQLite roll back a transaction whose COMMIT was refused; other engines are not changed.
+
+    SQLite refuses it while another process reads, and leaves the transaction open, which SQLAlchemy takes for ended.
+    The next user of the pooled connection would see rows that nobody else sees, and might commit them.
+    """
+    if engine.dialect.name != "sqlite":
+        return
+    from sqlalchemy import event
+
+    @event.listens_for(engine, "checkin")
+    def roll_back(connection: Any, record: object) -> None:
+        if connection is not None and connection.in_transaction:
+            connection.rollback()
 
 
 def _limited(call: Callable[..., Any], seconds: float) -> Callable[..., Any]:

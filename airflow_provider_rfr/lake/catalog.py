@@ -41,7 +41,7 @@ from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.lake import LakeSettings as LakeSettings
-from airflow_provider_rfr.timeouts import ANSWER_SECONDS, CONNECT_SECONDS, limit_waits
+from airflow_provider_rfr.timeouts import ANSWER_SECONDS, CONNECT_SECONDS, end_refused_commits, limit_waits
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
@@ -434,6 +434,7 @@ def _sql_catalog() -> type[Catalog]:
     class LimitedSqlCatalog(SqlCatalog):
         def _init_catalog(self) -> None:
             limit_waits(self.engine, *_wait_limits(self.properties))
+            end_refused_commits(self.engine)
             super()._init_catalog()
 
     return LimitedSqlCatalog

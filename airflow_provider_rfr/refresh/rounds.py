@@ -320,7 +320,7 @@ def divided(wanted: Sequence[int], total: int) -> list[int]:
 
 
 @dataclass(slots=True)
-class _Part:
+class _StreamPart:
     """A stream's part of a round.
 
     :ivar since: when the stream began to wait for it, on the monotonic clock
@@ -356,7 +356,7 @@ class Rounds:
         self._at_once = streams_at_once
         self._admitted: set[str] = set()
         self._wanted: dict[str, int] = {}
-        self._waiting: list[_Part] = []
+        self._waiting: list[_StreamPart] = []
         self._committing: set[str] = set()
         self._server: BudgetServer | None = None
         self._runner: threading.Thread | None = None
@@ -396,7 +396,7 @@ class Rounds:
 
     def take_part(self, reader: StreamReader) -> list[TaskResult]:
         """Wait for a round in which the stream is read; return the results of its tasks, none where the driver ends."""
-        part = _Part(reader)
+        part = _StreamPart(reader)
         self._note_wanted(reader)
         with self._changed:
             self._committing.discard(reader.stream)
@@ -436,7 +436,7 @@ class Rounds:
                     if not part.results.done():
                         part.results.set_exception(error)
 
-    def _next_parts(self) -> list[_Part]:
+    def _next_parts(self) -> list[_StreamPart]:
         """Wait for streams to read; return none at the end."""
         with self._changed:
             while not self._waiting and not self._closed:
@@ -445,7 +445,7 @@ class Rounds:
             parts, self._waiting = self._waiting, []
             return parts
 
-    def _run_round(self, parts: list[_Part]) -> None:
+    def _run_round(self, parts: list[_StreamPart]) -> None:
         wanted = [part.reader.threads_wanted() for part in parts]
         threads = self.threads.take(sum(wanted), self.stopping.is_set)
         try:

@@ -24,7 +24,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
-from airflow_provider_rfr.timeouts import limit_waits
+from airflow_provider_rfr.timeouts import end_refused_commits, limit_waits
 
 
 class Clock(Protocol):
@@ -275,6 +275,7 @@ def _new_engine(address: URL) -> Engine:
             options["executemany_mode"] = "values_plus_batch"
     engine = create_engine(address, **options)
     limit_waits(engine)
+    end_refused_commits(engine)
     if address.get_backend_name() == "sqlite":
 
         @event.listens_for(engine, "connect")

@@ -6,8 +6,10 @@ Every kind of commit is sent where the answer is lost, or where the commit is se
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -256,3 +258,26 @@ def test_appends_merge_their_manifests(settings: LakeSettings) -> None:
     assert snapshot is not None
     assert len(snapshot.manifests(table.io)) <= 10
     assert table.scan().to_arrow().num_rows == 25
+
+
+def test_a_commit_that_sqlite_refuses_while_another_process_reads_has_not_landed(tmp_path: Path) -> None:
+    """A stopped process may read for ever; SQLite leaves a refused transaction open for the next user of it."""
+    file = tmp_path / "catalog.db"
+    address = f"sqlite:///{file}?timeout=0.1"
+    properties = {"type": "sql", "uri": address, "warehouse": f"file://{tmp_path}/w"}
+    catalog = open_catalog(LakeSettings("rfr", properties))
+    catalog.create_namespace("raw")
+    table = committed(catalog, "a")  # type: ignore[arg-type]
+    before = table.metadata_location
+    with closing(sqlite3.connect(file, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        # Not to its end, after which SQLite would let go of the rows.
+        rows = reader.execute("SELECT name FROM sqlite_master")
+        assert rows.fetchone()
+        with pytest.raises(CatalogError, match="locked"):
+            commits.append_files(table, [], {"rfr.word": "b"})
+        assert catalog.load_table(NAME).metadata_location == before
+        rows.close()
+    assert words(catalog) == ["a"]  # type: ignore[arg-type]
+    commits.append_files(catalog.load_table(NAME), [], {"rfr.word": "c"})
+    assert words(catalog) == ["a", "c"]  # type: ignore[arg-type]

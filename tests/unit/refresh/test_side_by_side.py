@@ -20,7 +20,7 @@ from airflow_provider_rfr.refresh.side_by_side import StreamRuns
 from tests.unit.refresh.in_driver import DriverOnly
 from tests.unit.refresh.test_rounds import Threads
 
-sys.path.append(str(Path(__file__).parents[1] / "streams" / "rest"))
+sys.path.append(str(Path(__file__).parents[1] / "streams"))
 from rest_api import Api, Asked, Reply
 
 PARENTS = 7
