@@ -170,7 +170,14 @@ def measure_publish(size: int, folder: str) -> float:
     cluster = Cluster("scale", {"spark.executorEnv.PYTHONPATH": str(Path(__file__).resolve().parents[1])})
     cluster.start()
     config = config_of(folder, size)
-    runs = StreamRuns(config, cluster, stopping=threading.Event(), report=lambda *_: None, open_history=None)
+    runs = StreamRuns(
+        config,
+        cluster,
+        stopping=threading.Event(),
+        report=lambda *_: None,
+        report_failure=lambda *_: None,
+        open_history=None,
+    )
     figures, errors = runs.run()
     if errors:
         raise errors["items"]

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.history import History
-    from airflow_provider_rfr.refresh.after_publish import AttemptHistory
     from airflow_provider_rfr.refresh.rounds import RoundReport
 
 _log = logging.getLogger("airflow_provider_rfr")
@@ -59,7 +58,6 @@ class Application:
     ) -> None:
         self._config = config
         self._open_history = open_history
-        self._history: AttemptHistory | None = None
         self._began = began
         self._session_seconds: float | None = None
         self._stopping = threading.Event()
@@ -106,14 +104,10 @@ class Application:
             self._cluster,
             stopping=self._stopping,
             report=self._report,
+            report_failure=self._report_failure,
             open_history=self._open_history,
         )
         self._figures, self._errors = runs.run()
-        for stream, error in self._errors.items():
-            if isinstance(error, RefreshFailedError):
-                # Each partition has a line of its own, because the error's text names only the first of them.
-                for key, reason in error.failures.items():
-                    _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
 
     def stop(self, reason: str) -> None:
         """End after the current round; a process that does not end in time is ended hard."""
@@ -132,6 +126,12 @@ class Application:
         else:
             state = state_of(report.header, datetime.now(timezone.utc))
             self._bar.update(TableStatus(stream, "", state, "", report.header))
+
+    def _report_failure(self, stream: str, error: BaseException) -> None:
+        if isinstance(error, RefreshFailedError):
+            # Each partition has a line of its own, because the error's text names only the first of them.
+            for key, reason in error.failures.items():
+                _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
 
     def _note_session(self) -> None:
         self._cluster.ready.wait()

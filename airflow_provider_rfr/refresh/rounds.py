@@ -236,8 +236,8 @@ class StreamReader:
             self._lane_ordinals = frozenset(overran)
             budget = StreamBudget(rounds.budget, self.ledger.is_ours)
             self._lane = self._pool.submit(run_round_task, task, budget)
-        if self._ordinals():
-            self._commit(rounds.take_part(self))
+        if wanted := self.threads_wanted():
+            self._commit(rounds.take_part(self, wanted))
         elif self._lane is not None:
             self._commit([self._lane_result()])
 
@@ -323,10 +323,12 @@ def divided(wanted: Sequence[int], total: int) -> list[int]:
 class _StreamPart:
     """A stream's part of a round.
 
+    :ivar wanted: threads that have something to read
     :ivar since: when the stream began to wait for it, on the monotonic clock
     """
 
     reader: StreamReader
+    wanted: int
     since: float = field(default_factory=time.monotonic)
     results: Future[list[TaskResult]] = field(default_factory=Future)
 
@@ -385,7 +387,9 @@ class Rounds:
     def shared_by(self, reader: StreamReader) -> Iterator[None]:
         """Let a stream take part in rounds until the context ends."""
         self.budget.add_stream(reader.stream, reader.ledger.is_ours)
-        self._note_wanted(reader)
+        with self._changed:
+            self._wanted[reader.stream] = reader.threads_wanted()
+            self._changed.notify_all()
         try:
             yield
         finally:
@@ -394,11 +398,14 @@ class Rounds:
                 self._committing.discard(reader.stream)
                 self._changed.notify_all()
 
-    def take_part(self, reader: StreamReader) -> list[TaskResult]:
-        """Wait for a round in which the stream is read; return the results of its tasks, none where the driver ends."""
-        part = _StreamPart(reader)
-        self._note_wanted(reader)
+    def take_part(self, reader: StreamReader, wanted: int) -> list[TaskResult]:
+        """Wait for a round in which the stream is read; return the results of its tasks, none where the driver ends.
+
+        :param wanted: threads that have something to read, at least one
+        """
+        part = _StreamPart(reader, wanted)
         with self._changed:
+            self._wanted[reader.stream] = wanted
             self._committing.discard(reader.stream)
             self._waiting.append(part)
             self._changed.notify_all()
@@ -422,19 +429,13 @@ class Rounds:
         most = max(self.threads.count, _LEAST_AT_ONCE)
         return sum(self._wanted.values()) < self.threads.count and len(self._admitted) < most
 
-    def _note_wanted(self, reader: StreamReader) -> None:
-        with self._changed:
-            self._wanted[reader.stream] = reader.threads_wanted()
-            self._changed.notify_all()
-
     def _run(self) -> None:
         while parts := self._next_parts():
+            threads = self.threads.take(sum(part.wanted for part in parts), self.stopping.is_set)
             try:
-                self._run_round(parts)
-            except BaseException as error:  # noqa: BLE001 - raised in the threads of the streams
-                for part in parts:
-                    if not part.results.done():
-                        part.results.set_exception(error)
+                self._run_round(parts, threads)
+            finally:
+                self.threads.give_back(threads)
 
     def _next_parts(self) -> list[_StreamPart]:
         """Wait for streams to read; return none at the end."""
@@ -445,18 +446,26 @@ class Rounds:
             parts, self._waiting = self._waiting, []
             return parts
 
-    def _run_round(self, parts: list[_StreamPart]) -> None:
-        wanted = [part.reader.threads_wanted() for part in parts]
-        threads = self.threads.take(sum(wanted), self.stopping.is_set)
+    def _run_round(self, parts: list[_StreamPart], threads: int) -> None:
+        """Read the streams that get threads; those that get none are the first ones of the next round.
+
+        :param threads: 0 where the driver ends: then nothing is read
+        """
+        shares = list(zip(parts, divided([part.wanted for part in parts], threads), strict=True))
+        served = [(part, share) for part, share in shares if share]
+        left = [part for part, share in shares if not share]
+        if not threads:
+            for part in left:
+                part.results.set_result([])
+            return
+        with self._changed:
+            self._waiting[:0] = left
         try:
-            shares = divided(wanted, threads)
-            with self._changed:
-                # Streams that got no thread are the first ones of the next round.
-                self._waiting[:0] = [part for part, share in zip(parts, shares, strict=True) if threads and not share]
-            served = [(part, share) for part, share in zip(parts, shares, strict=True) if share or not threads]
-            results = self._read([(part.reader, share) for part, share in served]) if threads else {}
-        finally:
-            self.threads.give_back(threads)
+            results = self._read([(part.reader, share) for part, share in served])
+        except BaseException as error:  # noqa: BLE001 - raised in the threads of the streams
+            for part, _ in served:
+                part.results.set_exception(error)
+            return
         with self._changed:
             self._committing = {part.reader.stream for part, _ in served}
         for part, _ in served:

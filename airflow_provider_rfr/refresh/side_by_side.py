@@ -34,6 +34,7 @@ class StreamRuns:
     parents begin before their children. Each stream publishes when it is read, and a failing one stops no other.
 
     :param report: called with the stream after each commit of a round
+    :param report_failure: called with the stream and its error, when it fails
     :param open_history: opens the history tables of a catalog; None without a control store
     """
 
@@ -44,11 +45,13 @@ class StreamRuns:
         *,
         stopping: threading.Event,
         report: Callable[[str, RoundReport], None],
+        report_failure: Callable[[str, BaseException], None],
         open_history: Callable[[Catalog], History] | None,
     ) -> None:
         self._config = config
         self._stopping = stopping
         self._report = report
+        self._report_failure = report_failure
         self._history = AttemptHistory(open_history)
         self._secrets = secrets_of(config)
         options = config.options
@@ -103,6 +106,7 @@ class StreamRuns:
     def _fail(self, stream: str, error: BaseException) -> None:
         _log.debug("%s failed", stream, exc_info=error)
         self._errors[stream] = error
+        self._report_failure(stream, error)
         self._parents.end(stream, None)
 
     def _refresh(self, stream: str, source: PagedStream) -> Refresh:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.exceptions import RefreshFailedError, RefreshStoppedError, TypeMismatchError
+from airflow_provider_rfr.exceptions import RefreshFailedError, RefreshStoppedError, SparkJobError, TypeMismatchError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.rounds import divided
@@ -82,6 +82,7 @@ class World:
             cluster or DriverOnly("test"),
             stopping=self.stopping,
             report=lambda stream, report: None,
+            report_failure=lambda stream, error: None,
             open_history=None,
         )
         self.figures, self.errors = runs.run()
@@ -165,6 +166,25 @@ def test_one_core_reads_several_streams_at_once(world: World) -> None:
     world.run(streams, cluster=Threads(cores=1), head_start=False)
     assert not world.errors
     assert world.most_in_flight > 1
+
+
+def test_a_round_that_fails_ends_no_stream_that_waits_for_the_next_one(world: World) -> None:
+    class FailsInTheSecondRound(Threads):
+        rounds = 0
+
+        def run(self, function: Any, items: Any) -> list[Any]:
+            self.rounds += any(isinstance(item, tuple) for item in items)
+            if self.rounds == 2:
+                raise SparkJobError("the job failed")
+            # Until all other streams wait, of which two get a thread.
+            time.sleep(1.0)
+            return super().run(function, items)
+
+    streams = {f"s{number}": chain(f"/s{number}") for number in range(5)}
+    world.run(streams, cluster=FailsInTheSecondRound(), head_start=False, concurrency=2, streams_at_once=5)
+    assert [type(error) for error in world.errors.values()] == [SparkJobError, SparkJobError]
+    published = set(streams) - set(world.errors)
+    assert {stream: world.rows(stream) for stream in published} == dict.fromkeys(published, PAGES)
 
 
 @pytest.mark.parametrize(
