@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from itertools import islice
+from itertools import filterfalse, islice
 from posixpath import basename
 from typing import Any
 
@@ -243,9 +243,10 @@ class Ledger:
     def read_records(self) -> Iterator[tuple[Mapping[str, Any], Page]]:
         """Yield the pages of the newest generation that count, with their slices, in the order of their files."""
         with self._lock:
-            book, *_ = self._look_for_files()
+            committed = self._table.committed_files(self.held.generation)
+            book, _ = self._committed_book(committed)
         chains = book.live_chains
-        for location in self.page_files():
+        for location in filterfalse(_is_opening, committed):
             for row in self.store.read_table(location, _RECORD_COLUMNS).to_pylist():
                 ordinal = row["partition_ordinal"]
                 if row["chain"] == chains.get(ordinal, 0):
@@ -298,17 +299,22 @@ class Ledger:
     def _look_for_files(self) -> tuple[PartitionBook, int, list[PageFile], dict[int, Cursor]]:
         """Return the book and the pages that commits name, the other files to adopt, and the cursors behind these."""
         committed = self._table.committed_files(self.held.generation)
-        openings = [name for name in committed if _is_opening(name)]
-        book = open_book(self.store, openings)
-        table = self._pages_in(name for name in committed if not _is_opening(name))
-        if table is not None:
-            book.move(cursors_of(table))
+        book, pages = self._committed_book(committed)
         cursors = {ordinal: book.cursors.get(ordinal, Cursor()) for ordinal in range(len(book))}
         # A predecessor that commits after the table was loaded makes its own files look uncommitted here. The
         # take-over's commit is then refused, and the files are looked for again.
         files = uncommitted_files(self.store, self.folder, committed)
         adopted, moved = choose_adopted(self.store, files, cursors, committed)
-        return book, 0 if table is None else table.num_rows, adopted, moved
+        return book, pages, adopted, moved
+
+    def _committed_book(self, committed: Iterable[str]) -> tuple[PartitionBook, int]:
+        """Return the partitions, as far as committed files have read them, and the number of their pages."""
+        book = open_book(self.store, filter(_is_opening, committed))
+        table = self._pages_in(filterfalse(_is_opening, committed))
+        if table is None:
+            return book, 0
+        book.move(cursors_of(table))
+        return book, table.num_rows
 
     def _pages_in(self, locations: Iterable[str]) -> pa.Table | None:
         """Return the page rows of committed files; None for no files."""

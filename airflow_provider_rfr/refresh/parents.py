@@ -45,6 +45,10 @@ class ParentPages:
         if ledger is not None:
             yield from ledger.read_records()
             return
+        if len(self._ledgers) == 1:
+            # There is no other child, for whom the pages would be kept.
+            yield from read_all_pages(parent)
+            return
         with self._locks[parent.name]:
             if parent.name in self._files:
                 yield from _pages_in(self._files[parent.name])
