@@ -31,6 +31,7 @@ from airflow_provider_rfr.exceptions import LedgerError, SnapshotsExpiredError
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commits import (
     CommitConflictError,
+    TableTransaction,
     ancestors,
     append_files,
     commit_strictly,
@@ -351,7 +352,7 @@ def merge_days(catalog: Catalog, name: str) -> int:
     stored = [file for file, _ in target.write(rows)]
     try:
         # On the table as it was loaded, so that no rows are lost that were appended since: then this is refused.
-        transaction = table.transaction()
+        transaction = TableTransaction(table)
         new = (file.describe(target.layout) for file in stored)
         stage_overwrite(transaction, (task.file for task in tasks), new, {}, compacts=True)
         commit_strictly(transaction)

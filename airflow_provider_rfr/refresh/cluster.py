@@ -294,12 +294,12 @@ def _prepare_worker(item: int) -> None:
 
 def _results(results: Iterable[_R | _TaskFailure]) -> list[_R]:
     """Return the results of all tasks; raise the error of the first one that failed."""
-    found: list[_R] = []
+    values: list[_R] = []
     for result in results:
         if isinstance(result, _TaskFailure):
             raise result.error
-        found.append(result)
-    return found
+        values.append(result)
+    return values
 
 
 def _each(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R | _TaskFailure]]:
