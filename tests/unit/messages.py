@@ -32,6 +32,7 @@ VARIABLE_PARTS = (
     (re.compile(re.escape(str(Path(__file__).parents[2]))), "<checkout>"),
     (re.compile(r"/tmp/pytest-of-[^/\s]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\":,;)]+"), "<tmp_path>"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
+    (re.compile(r"\be\d+-r\d+-t\d+-a\d+-s\d+-([0-9a-f]{12}\b)?"), "<task>-<id>"),
     (re.compile(r"(?<![^\W_])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,40}(?![^\W_])"), "<id>"),
     # An id that happens to have no letter or no digit, where only an id can be.
     (
@@ -40,7 +41,6 @@ VARIABLE_PARTS = (
     ),
     (re.compile(r"\b(ssh-ed25519|ssh-rsa) [A-Za-z0-9+/=]+"), r"\1 <key>"),
     (re.compile(r"\bage1[0-9a-z]{58}\b"), "<key>"),
-    (re.compile(r"\be\d+-r\d+-t\d+-a\d+-s\d+-"), "<task>-"),
     (re.compile(r"\b\d{11,19}\b"), "<snapshot>"),
     (re.compile(r"\b0x[0-9a-f]{9,}"), "<address>"),
     (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+|(?=Z, snapshot))"), "<time>"),
