@@ -8,20 +8,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Final
+from urllib.parse import unquote, urlencode
 
-import requests
-from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import DecodeError, HTTPError
+from urllib3 import BaseHTTPResponse, HTTPHeaderDict, PoolManager
+from urllib3.exceptions import DecodeError, HTTPError, LocationParseError, ProxyError
+from urllib3.util import Timeout, make_headers, parse_url
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -31,12 +33,16 @@ from airflow_provider_rfr.http.sockets import (
     AddressRefused,
     ConnectTimeout,
     Deadline,
-    DeadlineAdapter,
     attempt_of_this_thread,
+    pool_manager,
     this_attempt,
 )
 
 _CHUNK: Final = 256 * 1024
+_HEADERS: Final = {"User-Agent": f"airflow-provider-rfr/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
+# As http.client accepts them, whose error would repeat the value.
+_HEADER_NAME: Final = re.compile(r"[^:\s][^:\r\n]*")
+_HEADER_VALUE: Final = re.compile(r"(\S[^\r\n]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +61,57 @@ class Request:
     verify: bool | str = True
     query: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def prepared(self) -> requests.PreparedRequest | None:
-        """Prepare the request with the headers that all requests have; return None if it can't be written."""
-        headers = CaseInsensitiveDict(
-            {"User-Agent": f"airflow-provider-rfr/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
-        )
-        if isinstance(self.body, bytes):
+    def message(self) -> HttpMessage | None:
+        """Return the request as it is sent, with the headers that all requests have; None if it can't be written."""
+        headers = HTTPHeaderDict(_HEADERS)
+        body = self.body
+        if isinstance(body, bytes):
             headers["Content-Type"] = "application/json"
-        headers.update(self.headers)
-        prepared, query = requests.PreparedRequest(), dict(self.query)
+        elif body is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            body = _encoded(body).encode()
         try:
-            prepared.prepare(self.method, self.url, dict(headers), data=self.body, params=query, cookies={})
-        except (requests.RequestException, UnicodeError, ValueError):
+            headers.update(self.headers)
+            url, login = _address(self.url)
+            query = _encoded(self.query)
+        except (LocationParseError, UnicodeError, ValueError):
             return None
-        return prepared
+        if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(text) for name, text in headers.items()):
+            return None
+        if login is not None:
+            headers.setdefault("Authorization", login)
+        if query:
+            url += f"{'&' if '?' in url else '?'}{query}"
+        return HttpMessage(self.method, url, headers, body)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpMessage:
+    """A request as it is sent, whose address has the query."""
+
+    method: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes | str | Iterable[bytes] | None = field(default=None, repr=False)
+
+
+@lru_cache(maxsize=1024)
+def _address(url: str) -> tuple[str, str | None]:
+    """Return an address as it is sent, and the header of its user and password.
+
+    :raises ValueError: it is not an http address
+    """
+    parts = parse_url(url.strip())
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise ValueError("not an http address")
+    login = make_headers(basic_auth=unquote(parts.auth))["authorization"] if parts.auth else None
+    return parts._replace(auth=None, path=parts.path or "/", fragment=None).url, login
+
+
+def _encoded(values: Mapping[str, Any]) -> str:
+    """Encode the fields of a query or a form; a list makes several fields, and null makes none."""
+    pairs = ((name, value if isinstance(value, (list, tuple)) else (value,)) for name, value in values.items())
+    return urlencode([(name, item) for name, items in pairs for item in items if item is not None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +185,8 @@ class Client:
 
     def __init__(self, *, max_idle: float | None = 1.0, proxy: str | None = None) -> None:
         self._max_idle = max_idle
-        self._proxies = {"http": proxy, "https": proxy} if proxy else {}
-        self._adapters: dict[bool | str, DeadlineAdapter] = {}
+        self._proxy = proxy
+        self._managers: dict[bool | str, PoolManager] = {}
         self._used = 0.0
         self._pid = os.getpid()
 
@@ -151,14 +194,14 @@ class Client:
         self, request: Request, deadline: Deadline, guard: AddressGuard | None = None, limits: Limits = _USUAL
     ) -> Answer | NoAnswer:
         """Send a request and read its response; never raise for an error of a server or the network."""
-        prepared = request.prepared()
-        if prepared is None:
+        message = request.message()
+        if message is None:
             return NoAnswer("request", f"the request to {host_of(request.url)} can't be written", permanent=True)
-        return self.send_prepared(prepared, deadline, guard, limits, verify=request.verify)
+        return self.send_message(message, deadline, guard, limits, verify=request.verify)
 
-    def send_prepared(
+    def send_message(
         self,
-        prepared: requests.PreparedRequest,
+        message: HttpMessage,
         deadline: Deadline,
         guard: AddressGuard | None = None,
         limits: Limits = _USUAL,
@@ -167,21 +210,23 @@ class Client:
     ) -> Answer | NoAnswer:
         """Send a request that another library has written, as :meth:`send` does."""
         problem: Exception | None = None
-        url, body = prepared.url or "", None
+        url, body = message.url, None
         with attempt_of_this_thread(deadline, guard, limits.connect, limits.read):
             try:
-                # Not Session.send: that would read the body of a redirect, of any size.
-                response = self._adapter(verify).send(
-                    prepared,
-                    stream=True,
+                response = self._manager(verify).urlopen(
+                    message.method,
+                    url,
+                    body=message.body,
+                    headers=message.headers,
+                    redirect=False,
+                    retries=False,
+                    preload_content=False,
                     # Only for TLS within TLS, through a proxy: that bypasses our sockets.
-                    timeout=(limits.connect, limits.read),  # type: ignore[arg-type]  # None is allowed for each
-                    verify=verify,
-                    proxies=self._proxies,
+                    timeout=Timeout(connect=limits.connect, read=limits.read),
                 )
                 with contextlib.closing(response):
                     body = _read(response, limits) if limits.body is None else _read_soon(response, limits, deadline)
-            except (requests.RequestException, HTTPError, OSError, ValueError, AddressRefused) as error:
+            except (HTTPError, OSError, ValueError, AddressRefused) as error:
                 problem = error
         self._used = time.monotonic()
         # Out here, without the exception as context: its text holds the address.
@@ -189,24 +234,24 @@ class Client:
             return _no_answer(problem, url, deadline, limits)
         if body is None:
             return NoAnswer("size", f"the answer is larger than {limits.max_bytes} bytes", permanent=True, url=url)
-        return Answer(response.status_code, response.headers, body, response.reason or "", url)
+        return Answer(response.status, response.headers, body, response.reason or "", url)
 
     def close(self) -> None:
         """Close idle connections; the client can be used again."""
-        for adapter in list(self._adapters.values()):
-            adapter.close()
+        for manager in list(self._managers.values()):
+            manager.clear()
 
-    def _adapter(self, verify: bool | str) -> DeadlineAdapter:
+    def _manager(self, verify: bool | str) -> PoolManager:
         if self._pid != os.getpid():
             # A forked process must not speak on its parent's connections.
-            self._adapters, self._pid = {}, os.getpid()
+            self._managers, self._pid = {}, os.getpid()
         elif self._max_idle is not None and time.monotonic() - self._used > self._max_idle:
             self.close()
-        adapters = self._adapters
+        managers = self._managers
         # One for each setting: certificates that were added to a TLS context can't be taken out of it.
-        if verify not in adapters:
-            adapters.setdefault(verify, DeadlineAdapter(is_checking=verify is not False))
-        return adapters[verify]
+        if verify not in managers:
+            managers.setdefault(verify, pool_manager(verify, self._proxy))
+        return managers[verify]
 
 
 # Where an installation says which certificates it trusts, in the order of requests and curl.
@@ -283,14 +328,14 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
     return max(0.0, seconds) if isfinite(seconds) else None
 
 
-def _read(response: requests.Response, limits: Limits) -> bytes | None:
+def _read(response: BaseHTTPResponse, limits: Limits) -> bytes | None:
     """Return the body; None if it is larger than allowed.
 
     Small chunks for a small limit: urllib3 before 2.6 decodes a chunk at once, and a small one can be a large bomb.
     """
     chunks: list[bytes] = []
     size = 0
-    for chunk in response.raw.stream(min(_CHUNK, limits.max_bytes), decode_content=limits.decode):
+    for chunk in response.stream(min(_CHUNK, limits.max_bytes), decode_content=limits.decode):
         chunks.append(chunk)
         size += len(chunk)
         if size > limits.max_bytes:
@@ -298,9 +343,9 @@ def _read(response: requests.Response, limits: Limits) -> bytes | None:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def _read_soon(response: requests.Response, limits: Limits, deadline: Deadline) -> bytes:
+def _read_soon(response: BaseHTTPResponse, limits: Limits, deadline: Deadline) -> bytes:
     """Return the body, if it comes within its own seconds; else nothing."""
-    with contextlib.suppress(requests.RequestException, HTTPError, OSError, ValueError):
+    with contextlib.suppress(HTTPError, OSError, ValueError):
         soon = Deadline(min(limits.body or 0.0, deadline.left()))
         with attempt_of_this_thread(soon, None):
             return _read(response, limits) or b""
@@ -329,9 +374,9 @@ def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -
     # Only words that can't hold an address: the system's own, or the name of the error.
     words = type(causes[-1]).__name__
     for cause in causes:
-        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
+        if isinstance(cause, OSError) and cause.strerror:
             words = "the name can't be resolved" if isinstance(cause, socket.gaierror) else cause.strerror
-    if isinstance(error, requests.exceptions.ProxyError):
+    if any(isinstance(cause, ProxyError) for cause in causes):
         return NoAnswer("proxy", f"the proxy to {host} failed: {words}", url=url)
     return NoAnswer("connection", f"no complete answer from {host}: {words}", url=url)
 
@@ -342,7 +387,7 @@ def _causes(error: Exception) -> list[BaseException]:
     inner: BaseException | None = error
     while inner is not None and inner not in causes:
         causes.append(inner)
-        # urllib3 has the cause as ``reason``, requests as an argument.
+        # urllib3 has the cause as ``reason`` or as an argument.
         wrapped = (arg for arg in (getattr(inner, "reason", None), *inner.args) if isinstance(arg, BaseException))
         inner = next(wrapped, None) or inner.__cause__ or inner.__context__
     return causes

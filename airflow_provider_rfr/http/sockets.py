@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
+import os
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
-from requests.adapters import HTTPAdapter
+import certifi
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.poolmanager import PoolManager, ProxyManager
+from urllib3.util import make_headers, parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
 if TYPE_CHECKING:
@@ -360,24 +364,31 @@ class _SecurePool(HTTPSConnectionPool):
 _POOLS: Final = {"http": _Pool, "https": _SecurePool}
 
 
-class DeadlineAdapter(HTTPAdapter):
-    """An adapter that sends requests over the sockets of this module, on any number of threads."""
+def pool_manager(verify: bool | str, proxy: str | None = None) -> PoolManager:
+    """Return a manager of connections over the sockets of this module, for any number of threads.
 
-    def __init__(self, *, is_checking: bool) -> None:
-        self._is_checking = is_checking
-        super().__init__(pool_maxsize=_MOST_CONNECTIONS, max_retries=0)
+    :param verify: the certificates that TLS trusts: True for those of certifi, False for any, or the path of others
+    :param proxy: address of an HTTP proxy, with its user and password
+    :raises OSError: there are no certificates at the path
+    """
+    context = create_urllib3_context()
+    context.check_hostname = verify is not False
+    context.sslsocket_class = _TlsSocket
+    if verify is not False:
+        # Once, and not for each connection, as urllib3 does where it has a path: certifi's bundle takes 25 ms of CPU.
+        path = certifi.where() if verify is True else str(verify)
+        context.load_verify_locations(**{"capath" if os.path.isdir(path) else "cafile": path})
+    settings: dict[str, Any] = {
+        "maxsize": _MOST_CONNECTIONS,
+        "ssl_context": context,
+        "cert_reqs": "CERT_NONE" if verify is False else "CERT_REQUIRED",
+    }
+    manager = PoolManager(**settings) if proxy is None else _proxy_manager(proxy, settings)
+    manager.pool_classes_by_scheme = _POOLS
+    return manager
 
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, ssl_context=self._context(), **kwargs)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
 
-    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
-        manager = super().proxy_manager_for(*args, ssl_context=self._context(), **kwargs)
-        manager.pool_classes_by_scheme = _POOLS
-        return manager
-
-    def _context(self) -> ssl.SSLContext:
-        context = create_urllib3_context()
-        context.check_hostname = self._is_checking
-        context.sslsocket_class = _TlsSocket
-        return context
+def _proxy_manager(proxy: str, settings: Mapping[str, Any]) -> ProxyManager:
+    address = parse_url(proxy if "://" in proxy else f"http://{proxy}")
+    login = make_headers(proxy_basic_auth=unquote(address.auth)) if address.auth else None
+    return ProxyManager(address._replace(auth=None).url, proxy_headers=login, **settings)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
-from requests.structures import CaseInsensitiveDict
+from urllib3 import HTTPHeaderDict
 
 from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, SinkError
@@ -116,7 +116,7 @@ class SinkOperator(BaseOperator):
             if not conn_id:
                 raise ConfigurationError("sink.settings.connection", "is missing", "name a connection of type rfr_http")
             settings = http_settings(str(conn_id))
-            headers = CaseInsensitiveDict(settings.credential)
+            headers = HTTPHeaderDict(settings.credential)
             # The connection's own headers win over those that its login makes.
             headers.update(settings.headers)
             mask_secrets((settings.password, *headers.values()))

@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Final
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
-from requests.structures import CaseInsensitiveDict
+from urllib3 import HTTPHeaderDict
 
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 from airflow_provider_rfr.http.client import Answer, Client, NoAnswer, Request, retry_after, trusted_certificates
@@ -132,7 +132,7 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
     preset = endpoint.parameters
     url = base = _base(endpoint, connection)
     step = None
-    headers: CaseInsensitiveDict[str] = CaseInsensitiveDict(connection.headers)
+    headers = HTTPHeaderDict(connection.headers)
     if preset is None:
         headers.update(connection.credential)
     else:

@@ -36,7 +36,9 @@ VARIABLE_PARTS = (
     (re.compile(r"(?<![^\W_])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,40}(?![^\W_])"), "<id>"),
     # An id that happens to have no letter or no digit, where only an id can be.
     (
-        re.compile(r"\b(lake_|batch \d{10}-|rfr-|(?:deploy|delivery|marker of|write id:|with the id) )[0-9a-f]{8,40}\b"),
+        re.compile(
+            r"\b(lake_|batch \d{10}-|rfr-|(?:deploy|delivery|marker of|write id:|with the id) )[0-9a-f]{8,40}\b"
+        ),
         r"\1<id>",
     ),
     (re.compile(r"\b(ssh-ed25519|ssh-rsa) [A-Za-z0-9+/=]+"), r"\1 <key>"),

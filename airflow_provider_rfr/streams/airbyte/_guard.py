@@ -181,7 +181,8 @@ class GuardedAdapter(BaseAdapter):
         work.status = None
         request.url = work.hosts.checked(request.url or "")
         limits = http.Limits(**_LIMITS, decode=not stream)  # type: ignore[arg-type]  # a mapping of several types
-        outcome = self._client.send_prepared(request, Deadline(_SECONDS), None, limits, verify=verify)
+        message = http.HttpMessage(request.method or "GET", request.url, request.headers, request.body)
+        outcome = self._client.send_message(message, Deadline(_SECONDS), None, limits, verify=verify)
         if isinstance(outcome, http.NoAnswer):
             if outcome.permanent or outcome.reason == "tls":
                 raise SourceError(outcome.detail, request=work.request)
