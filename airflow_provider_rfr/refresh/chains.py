@@ -40,6 +40,10 @@ _MAX_RESTARTS = 3
 #: Statuses by which APIs refuse a cursor that has expired.
 _REFUSED_CURSOR = frozenset({400, 404, 410, 422})
 _FULL_BYTES = 32 * 1024 * 1024
+# Of records that a task holds or has asked for. The parsed form of a page takes several times as much.
+_MOST_BYTES = 64 * 1024 * 1024
+# So many are requested before the first one shows how large pages are.
+_FIRST_PAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,16 @@ class Chain:
         return bool(self._in_flight)
 
     @property
+    def reads_ahead(self) -> bool:
+        """Tell whether another thread may request a page besides the one that is due."""
+        return self._token_at is not None
+
+    @property
+    def early_bytes(self) -> int:
+        """Return the bytes of records in pages that wait for an earlier one."""
+        return sum(page.row.size for page in self._ready.values() if isinstance(page, FetchedPage))
+
+    @property
     def changed(self) -> bool:
         """Tell whether the driver has to know the partition's result in this task."""
         restarted = self.number != self.work.cursor.chain
@@ -230,6 +244,11 @@ class Chain:
         if self.overlap is not None:
             return None if self.busy else self._request(0, decode_token(self.overlap.token_in))
         head = self.pages + 1
+        if head in self._ready:
+            # Empty, and so is the chain's end if the page behind it is empty as well.
+            if head + 1 in self._in_flight:
+                return None
+            del self._ready[head]
         if head not in self._in_flight and head not in self._ready:
             return self._request(head, self.token)
         for number in range(head + 1, head + self._window(window)):
@@ -251,12 +270,22 @@ class Chain:
         self._in_flight.discard(request.number)
         self._ready[request.number] = outcome
         rows: list[PageRow] = []
-        while self.open and (following := self._ready.pop(self.pages + 1, None)) is not None:
+        while self.open and (following := self._ready.get(self.pages + 1)) is not None:
+            if isinstance(following, FetchedPage) and self._guard.is_doubtful(following.page):
+                if self.pages + 2 in self._in_flight:
+                    break
+                # An empty page behind it, which was requested ahead, is the second answer.
+                self._guard.asked = self._is_empty(self.pages + 2)
+            self._ready.pop(self.pages + 1)
             if isinstance(following, BaseException):
                 self.error = following
             elif (row := self._accept(following)) is not None:
                 rows.append(row)
         return rows
+
+    def _is_empty(self, number: int) -> bool:
+        page = self._ready.get(number)
+        return isinstance(page, FetchedPage) and not (page.row.record_count or page.page.received)
 
     def check_overlap(self, request: _PageRequest, page: Page, policy: str) -> bool:
         """Compare the re-read page with the committed one; True if the chain starts again.
@@ -437,36 +466,48 @@ class Scheduler:
         self.closing = self._frozen = False
         self._ready: list[PageRow] = []
         self._ready_bytes = 0
-        self._idle_threads = 0
+        self._idle_threads = self._busy_threads = 0
+        self._largest_page: int | None = None
         self.full = threading.Event()
         self.figures = TaskFigures()
 
     def next_request(self, last: Chain | None) -> _PageRequest | None:
         """Return the next page for a thread that read ``last``; None at the end.
 
-        The call blocks while other threads may still open work.
+        The call blocks while other threads may still open work, and while the task holds too many bytes.
         """
+        has_waited = False
         with self._changed:
+            self._busy_threads -= last is not None
             while not self.closing:
-                if (request := self._claim(last)) is not None:
+                if self._has_memory() and (request := self._claim(last)) is not None:
+                    self._busy_threads += 1
+                    if has_waited and self._idle_threads:
+                        # There may be a page for one more.
+                        self._changed.notify()
                     return request
                 if not self._fresh and not any(chain.open for chain in self._running):
                     return None
+                if not self._has_memory() and self._ready_bytes:
+                    self.full.set()
                 self._idle_threads += 1
                 self._changed.wait()
                 self._idle_threads -= 1
+                has_waited = True
             return None
 
     def deliver(self, request: _PageRequest, fetched: FetchedPage) -> None:
         chain = request.chain
         with self._changed:
+            is_first = self._largest_page is None
+            self._largest_page = max(self._largest_page or 0, fetched.row.size)
             number, pages = chain.number, chain.pages
             rows = [] if self._frozen else chain.deliver(request, fetched)
             if chain.number != number:
                 # A page was repeated, and the chain starts again: all that it had is fetched twice.
                 self.figures += TaskFigures(refetched=pages + len(rows))
             if rows:
-                size = sum(len(row.records or b"") for row in rows)
+                size = sum(row.size for row in rows)
                 records = sum(row.record_count for row in rows)
                 skipped = sum(row.skipped is not None for row in rows)
                 self.figures += TaskFigures(len(rows), records, size, skipped=skipped)
@@ -475,9 +516,11 @@ class Scheduler:
                 self.closing |= self.figures.bytes >= self._max_bytes
                 if self._ready_bytes >= _FULL_BYTES:
                     self.full.set()
-            # Each thread that is woken takes the lock once, so nobody is woken where nobody waits.
-            if self._idle_threads or self.closing:
+            # Each thread that is woken takes the lock and the interpreter, so no more than can be of use.
+            if self.closing or not chain.open or chain.number != number or is_first:
                 self._changed.notify_all()
+            elif chain.reads_ahead:
+                self._changed.notify()
 
     def overlap(self, request: _PageRequest, page: Page) -> None:
         with self._changed:
@@ -494,6 +537,7 @@ class Scheduler:
         with self._changed:
             if self._frozen or request.chain_number != chain.number:
                 return
+            self._largest_page = self._largest_page or 0
             expired = isinstance(error, TokenExpiredError) and (request.number != 1 or request.token is not None)
             if expired and chain.restarts < _MAX_RESTARTS and request.number <= chain.pages + 1:
                 self.figures += TaskFigures(refetched=chain.pages)
@@ -536,6 +580,8 @@ class Scheduler:
         with self._changed:
             rows, self._ready, self._ready_bytes = self._ready, [], 0
             self.full.clear()
+            if not self._has_room_for_all():
+                self._changed.notify_all()
         return rows
 
     @property
@@ -561,6 +607,19 @@ class Scheduler:
             for chain in self._all:
                 chain.overran = chain.open and (chain.busy or chain.backed_off)
             return [chain.progress() for chain in self._all if chain.changed]
+
+    def _has_room_for_all(self) -> bool:
+        """Tell whether pages are so small that their bytes need not be counted."""
+        return self._largest_page is not None and 4 * self._window * self._largest_page <= _MOST_BYTES
+
+    def _has_memory(self) -> bool:
+        """Tell whether one more page may be requested, if it is as large as the largest so far."""
+        if self._has_room_for_all() or not (self._busy_threads or self._ready_bytes):
+            return True
+        if self._largest_page is None:
+            return self._busy_threads < _FIRST_PAGES
+        early = sum(chain.early_bytes for chain in self._running)
+        return self._ready_bytes + early + (self._busy_threads + 1) * self._largest_page <= _MOST_BYTES
 
     def _claim(self, last: Chain | None) -> _PageRequest | None:
         if last is not None and (request := last.claim(1)) is not None:

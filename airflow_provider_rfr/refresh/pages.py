@@ -117,6 +117,11 @@ class PageRow:
     promised: int | None = None
     absent: str | None = None
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of the records."""
+        return len(self.records or b"")
+
 
 def encode_token(token: Any) -> str | None:
     """Encode a token for the ledger; None, for the first page, stays None."""

@@ -27,8 +27,10 @@ from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_
 _KEY_BYTES = 16
 _EXTRACTED_AT = "_rfr_extracted_at"
 _PAGE_COLUMNS = ("partition_ordinal", "partition_key", "chain", "page", "record_count", "fetched_at", "records")
-_MAX_BATCH_BYTES = 64 * 1024 * 1024
-_MAX_FILE_BYTES = 256 * 1024 * 1024
+# Of JSON, which is in memory three times while it is typed; and of typed rows, which are compressed in a file.
+_MAX_BATCH_BYTES = 16 * 1024 * 1024
+_MAX_FILE_BYTES = 64 * 1024 * 1024
+_KEYS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +50,14 @@ def _write_keys(store: FileStore, location: str, table: pa.Table, key_columns: S
     """
     import pyarrow.compute as pc
 
-    columns = [
-        (pc.struct_field(table[path[0]], list(path[1:])) if path[1:] else table[path[0]]).to_pylist()
-        for path in key_columns
-    ]
+    columns = [pc.struct_field(table[path[0]], list(path[1:])) if path[1:] else table[path[0]] for path in key_columns]
     keys = bytearray()
-    for values in zip(*columns, strict=True):
-        if None in values:
-            keys += bytes(_KEY_BYTES)
-        else:
-            keys += hashlib.blake2b(orjson.dumps(values, default=str), digest_size=_KEY_BYTES).digest()
+    for start in range(0, table.num_rows, _KEYS_AT_ONCE):
+        for values in zip(*(column.slice(start, _KEYS_AT_ONCE).to_pylist() for column in columns), strict=True):
+            if None in values:
+                keys += bytes(_KEY_BYTES)
+            else:
+                keys += hashlib.blake2b(orjson.dumps(values, default=str), digest_size=_KEY_BYTES).digest()
     times = table[_EXTRACTED_AT].cast(pa.int64()).to_numpy()
     store.write(location, len(times).to_bytes(8, "big") + keys + times.tobytes())
 
@@ -101,7 +101,7 @@ class LedgerFiles:
     live_chains: Mapping[int, int]
 
     def batches(self) -> Iterator[tuple[list[LedgerPage], list[int]]]:
-        """Yield live pages with records, and their partitions' ordinals; at most 64 MiB of records or one page."""
+        """Yield live pages with records, and their partitions' ordinals; at most 16 MiB of records or one page."""
         pages: list[LedgerPage] = []
         ordinals: list[int] = []
         size = 0

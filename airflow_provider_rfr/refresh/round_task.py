@@ -57,6 +57,7 @@ _SHARE_OF_SECONDS = 0.02
 _SHARE_OF_PAGES = 0.02
 _YOUNG_SHARE_OF_PAGES = 0.005
 _YOUNG_PAGES = 5_000
+_SHORTEST_SECONDS = 0.02
 _OBJECT_SECONDS = 1.0
 _OBJECT_BYTES = 1024 * 1024
 _MAX_SOURCES_KEPT = 64
@@ -281,7 +282,7 @@ class Flusher(threading.Thread):
     def _interval(self) -> float:
         """Return the seconds after which a flush is due, however few pages wait."""
         share = _SHARE_OF_SECONDS * (self._seconds_before + time.monotonic() - self._began)
-        return share if self._is_local else max(share, _OBJECT_SECONDS)
+        return max(share, _SHORTEST_SECONDS if self._is_local else _OBJECT_SECONDS)
 
     def _most_waiting(self) -> float:
         """Return how many pages may wait for a flush: near 2 % of those read, half a percent of the first thousands.
@@ -299,7 +300,11 @@ class Flusher(threading.Thread):
         seconds = time.monotonic() - self._last
         if self._pages.full.is_set() or seconds > self._interval():
             return True
-        is_worth_it = self._is_local or seconds > _OBJECT_SECONDS or self._pages.waiting_bytes >= _OBJECT_BYTES
+        if self._is_local:
+            # A file costs some milliseconds, and a kill in so short a time few pages.
+            is_worth_it = seconds > _SHORTEST_SECONDS
+        else:
+            is_worth_it = seconds > _OBJECT_SECONDS or self._pages.waiting_bytes >= _OBJECT_BYTES
         return is_worth_it and waiting >= self._most_waiting()
 
     def _flush(self) -> None:

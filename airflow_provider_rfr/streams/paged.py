@@ -176,9 +176,13 @@ class PageGuard:
             status=page.status,
         )
 
+    def is_doubtful(self, page: Page) -> bool:
+        """Tell whether the next page is empty after a full one, and has not been asked for again."""
+        return page.unconfirmed and self._after_full and not self.asked
+
     def doubts(self, page: Page) -> bool:
         """Tell whether the page has to be asked for again; call it with the pages in their order."""
-        if page.unconfirmed and self._after_full and not self.asked:
+        if self.is_doubtful(page):
             self.asked = True
             return True
         if self.asked and page.received:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.refresh import round_task
 from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, PageRow, TaskFigures
 from airflow_provider_rfr.refresh.partitions import choose_adopted, uncommitted_files
@@ -184,6 +185,24 @@ def arrive(count: int, pages: Pages, flushing: Flusher) -> None:
         flushing.flush_if_due()
 
 
+@pytest.fixture
+def at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a flush follow another one at once."""
+    monkeypatch.setattr(round_task, "_SHORTEST_SECONDS", 0.0)
+
+
+def test_no_flush_comes_sooner_than_20_milliseconds_after_the_last(tmp_path: Path) -> None:
+    pages = Pages()
+    flushing = flusher(tmp_path, pages)
+    began = time.monotonic()
+    arrive(2_000, pages, flushing)
+    assert len(list(tmp_path.glob("*.parquet"))) <= 1 + (time.monotonic() - began) / 0.02
+    time.sleep(0.02)
+    arrive(20, pages, flushing)
+    assert pages.waiting < 20
+
+
+@pytest.mark.usefixtures("at_any_time")
 def test_at_no_moment_more_waits_than_the_share_and_few_files_are_written(tmp_path: Path) -> None:
     pages = Pages()
     flushing = flusher(tmp_path, pages)
@@ -212,6 +231,7 @@ def test_an_object_store_gets_the_pages_of_a_second_or_a_megabyte_at_once() -> N
     flushing._over = True
 
 
+@pytest.mark.usefixtures("at_any_time")
 def test_the_attempts_earlier_pages_count(tmp_path: Path) -> None:
     pages = Pages()
     flushing = flusher(tmp_path, pages, read_pages=10_000)
@@ -230,6 +250,7 @@ def test_a_slow_api_s_pages_are_flushed_by_the_clock(tmp_path: Path) -> None:
     flushing.finish()
 
 
+@pytest.mark.usefixtures("at_any_time")
 def test_where_the_store_is_slower_than_the_api_readers_wait_but_not_for_long(tmp_path: Path) -> None:
     pages = Pages()
     flushing = flusher(tmp_path, pages, SlowStore({}))
@@ -251,6 +272,7 @@ def test_where_the_store_is_slower_than_the_api_readers_wait_but_not_for_long(tm
     assert any(0.02 < wait < SlowStore.seconds for wait in waits), "nobody waited, or all for the store's answer"
 
 
+@pytest.mark.usefixtures("at_any_time")
 def test_what_went_wrong_in_passing_ends_the_reading_and_is_told_at_the_end(tmp_path: Path) -> None:
     class Broken(FileStore):
         def write(self, location: str, data: object) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError
+from airflow_provider_rfr.refresh import chains
 from airflow_provider_rfr.refresh.chains import (
     Chain,
     ChainState,
@@ -121,18 +124,18 @@ def test_a_page_asked_for_ahead_does_not_count_when_the_page_before_names_anothe
     assert claim(subject).token == 60
 
 
-def test_an_empty_page_that_may_have_lost_its_records_is_asked_for_once_more_and_nothing_ahead_of_it() -> None:
+def test_an_empty_page_that_may_have_lost_its_records_is_asked_for_once_more() -> None:
     subject = addressable(pages=4, token="5")
-    five, six = claim(subject, 8), claim(subject, 8)
-    subject.deliver(six, empty(six))
+    five = claim(subject)
     assert subject.deliver(five, empty(five)) == [] and subject.open
     again = claim(subject, 8)
     assert (again.number, again.token) == (5, 5)
-    assert subject.claim(8) is None
+    assert subject.claim(8) is None, "nothing is read ahead of it"
     rows = subject.deliver(again, fetched(again, last=9))
-    assert [row.page for row in rows] == [5], "page 6 was asked for ahead, and is empty: it is asked for once more"
+    assert [row.page for row in rows] == [5]
     sixth = claim(subject)
-    assert sixth.number == 6
+    subject.deliver(sixth, empty(sixth))
+    sixth = claim(subject)
     subject.deliver(sixth, empty(sixth))
     assert subject.complete and subject.pages == 6
 
@@ -352,3 +355,70 @@ def test_only_the_first_request_of_a_resumed_chain_may_have_an_expired_cursor() 
     scheduler.deliver(request, fetched(request, last=99, next_token="new"))
     scheduler.fail(following(scheduler, subject), SourceError("refused", status=400))
     assert isinstance(subject.error, SourceError) and subject.pages == 3
+
+
+def test_a_task_holds_and_asks_for_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "_MOST_BYTES", 350_000)
+    scheduler = Scheduler([chain() for _ in range(40)], window=8, max_bytes=10**9, on_source_change="restart")
+    in_flight: list[int] = []
+    lock = threading.Lock()
+    held = [0]
+
+    def read() -> None:
+        last = None
+        while (request := scheduler.next_request(last)) is not None:
+            last = request.chain
+            with lock:
+                in_flight.append(1)
+                held.append(len(in_flight) + scheduler.waiting)
+            time.sleep(0.005)
+            with lock:
+                in_flight.pop()
+            scheduler.deliver(request, fetched(request, last=1, records=[{"text": "x" * 100_000}]))
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.01)
+        scheduler.take_ready()
+    assert scheduler.figures.pages == 40
+    assert max(held) <= chains._FIRST_PAGES
+
+
+def beyond_the_end(pages: int = 3) -> tuple[Chain, list[_PageRequest]]:
+    """Return a chain of full pages, and its requests for the two pages behind them."""
+    subject = addressable()
+    for _ in range(pages):
+        request = claim(subject)
+        subject.deliver(request, fetched(request, last=99))
+    return subject, [claim(subject, 8) for _ in range(2)]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_empty_page_behind_an_empty_one_is_the_second_answer(order: tuple[int, int]) -> None:
+    subject, requests = beyond_the_end()
+    rows = [row for number in order for row in subject.deliver(requests[number], empty(requests[number]))]
+    assert [(row.page, row.record_count, row.complete) for row in rows] == [(4, 0, True)]
+    assert subject.complete and subject.claim(8) is None
+
+
+def test_while_the_page_behind_an_empty_one_is_in_flight_nothing_else_is_requested() -> None:
+    subject, requests = beyond_the_end()
+    assert subject.deliver(requests[0], empty(requests[0])) == []
+    assert subject.claim(8) is None
+    assert subject.progress().cursor.pages == 3
+
+
+@pytest.mark.parametrize("behind", ["has records", "failed", "interrupted"])
+def test_without_that_second_answer_an_empty_page_is_asked_for_again(behind: str) -> None:
+    subject, requests = beyond_the_end()
+    subject.deliver(requests[0], empty(requests[0]))
+    if behind == "interrupted":
+        subject.release(requests[1])
+    else:
+        subject.deliver(requests[1], SourceError("no") if behind == "failed" else fetched(requests[1], last=99))
+    again = claim(subject)
+    assert again.number == 4
+    rows = subject.deliver(again, fetched(again, last=99))
+    assert [row.page for row in rows] == ([4, 5] if behind == "has records" else [4])
