@@ -251,8 +251,11 @@ def ledger_arrow_schema() -> pa.Schema:
 
 
 def select_columns(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the columns of page rows in the ledger's types; one that was added after they were written is null."""
+    """Return the columns of page rows in the ledger's types; one that was added after they were written is null.
+
+    The table keeps its metadata, which is the file's footer.
+    """
     schema = pa.schema([(name, ledger_arrow_schema().field(name).type) for name in columns])
     for name in (name for name in columns if name not in table.column_names):
         table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
-    return table.select(columns).cast(schema)
+    return table.select(columns).cast(schema.with_metadata(table.schema.metadata))

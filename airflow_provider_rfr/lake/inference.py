@@ -90,6 +90,22 @@ class InferredSchema:
         columns = [column for column in candidates if column is not None]
         return pa.schema(with_distinct_names(columns, "schema", top_level=True))
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the schema as a JSON value, for :meth:`from_json`."""
+        value: dict[str, Any] = {"kinds": sorted(self.kinds)} if self.kinds else {}
+        if self.fields:
+            value["fields"] = {name: inner.to_json() for name, inner in self.fields.items()}
+        if self.items is not None:
+            value["items"] = self.items.to_json()
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> InferredSchema:
+        """Return the schema of a value of :meth:`to_json`."""
+        fields = {name: cls.from_json(inner) for name, inner in value.get("fields", {}).items()}
+        items = cls.from_json(value["items"]) if "items" in value else None
+        return cls(frozenset(value.get("kinds", ())), fields, items)
+
     def paths(self, prefix: str = "") -> Iterator[str]:
         """Yield the path of every field that some record has, null or not, except keys of objects used as maps."""
         if self.items is not None:

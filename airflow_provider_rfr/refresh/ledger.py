@@ -64,7 +64,9 @@ class Ledger:
         self._fenced: FencedError | None = None
         self._lock = threading.RLock()
         # So that the publish of a small refresh reads none of its files twice. Files are never changed.
-        self._kept: dict[str, tuple[pa.Table, SeenColumns | None]] = {}
+        self._kept: dict[str, pa.Table] = {}
+        self._noted: set[str] = set()
+        self._seen = SeenColumns()
         self._kept_pages = 0
         self.header = read_header(table.summary(GENERATION_KEY))
 
@@ -133,6 +135,7 @@ class Ledger:
         # If this process dies before the commit, nothing names the files. Their footer has no label, so no attempt
         # adopts them, and they are deleted with the generation's folder.
         self._commit(files, header.taken_over(partitions=len(keys)), expected=before)
+        self._noted, self._seen = set(), SeenColumns()
         return PartitionBook(keys, values)
 
     def take_over(
@@ -261,12 +264,13 @@ class Ledger:
             files = self._table.committed_files(self.held.generation)
         return {location: size for location, size in files.items() if not _is_opening(location)}
 
-    def noted_columns(self) -> dict[str, SeenColumns]:
-        """Return the columns of the records of files whose writers noted them, by location."""
-        return {location: seen for location, (_, seen) in self._kept.items() if seen is not None}
+    def noted_columns(self) -> tuple[SeenColumns, frozenset[str]]:
+        """Return the columns that writers noted in their files, and these files' locations."""
+        return self._seen, frozenset(self._noted)
 
     def look_again(self) -> None:
         """Load the commits of others; only before this attempt opens or takes over a generation."""
+        self._noted, self._seen = set(), SeenColumns()
         self._table.reload()
         self.header = read_header(self._table.summary(GENERATION_KEY))
 
@@ -321,18 +325,21 @@ class Ledger:
         locations = list(locations)
         unread = [location for location in locations if location not in self._kept]
         read = dict(zip(unread, self._table.read(unread, PAGE_COLUMNS), strict=True))
-        tables = [read[location] if location in read else self._kept[location][0] for location in locations]
+        tables = [read[location] if location in read else self._kept[location] for location in locations]
         for location, pages in read.items():
-            self._keep_rows(location, pages)
+            self._keep_rows(location, pages.replace_schema_metadata(), SeenColumns.from_footer(pages.schema.metadata))
         return pa.concat_tables(tables) if tables else None
 
     def _keep(self, files: Iterable[PageFile]) -> None:
         for file in files:
             self._keep_rows(file.location, file.pages, file.seen)
 
-    def _keep_rows(self, location: str, pages: pa.Table, seen: SeenColumns | None = None) -> None:
+    def _keep_rows(self, location: str, pages: pa.Table, seen: SeenColumns | None) -> None:
+        if seen is not None and location not in self._noted:
+            self._noted.add(location)
+            self._seen += seen
         if self._kept_pages + pages.num_rows <= _KEPT_PAGES:
-            self._kept[location] = pages, seen
+            self._kept[location] = pages
             self._kept_pages += pages.num_rows
 
     def _commit(self, files: Sequence[StoredFile], header: LedgerHeader, *, expected: LedgerHeader | None) -> None:

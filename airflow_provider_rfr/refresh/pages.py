@@ -29,6 +29,8 @@ from airflow_provider_rfr.streams.core import NextPage, Page, PrimaryKey, key_pa
 
 #: Text in ``absent`` of a second page that ended its partition because it repeats the first.
 REPEATS_FIRST_PAGE = "page 2 has the records of page 1"
+_COLUMNS_KEY = "rfr.columns"
+_LONGEST_NOTE = 16 * 1024
 REMEDY_FOR_IGNORED_TOKEN = "check under which name, and where in the request, the paginator sends which page it wants"
 
 
@@ -197,17 +199,22 @@ def opening_rows(slices: Iterable[tuple[str, Mapping[str, Any]]], *, generation:
         )
 
 
-def write_rows(store: FileStore, location: str, rows: Sequence[PageRow], *, footer: str) -> PageFile:
-    """Write one ledger file; ``rows`` are of one generation, and at least one."""
+def write_rows(
+    store: FileStore, location: str, rows: Sequence[PageRow], *, footer: str, seen: SeenColumns | None = None
+) -> PageFile:
+    """Write one ledger file.
+
+    :param rows: of one generation, and at least one
+    :param seen: the columns of their records, for the footer
+    """
     schema = ledger_arrow_schema()
     columns = [arrow_column([getattr(row, field.name) for row in rows], field.type) for field in schema]
     table = pa.Table.from_arrays(columns, schema=schema)
     statistics = ["generation", "epoch", "partition_ordinal", "chain", "page"]
-    size, metadata = store.write_parquet(
-        location, table, {FOOTER_KEY: footer}, use_dictionary=False, write_statistics=statistics
-    )
+    notes = {FOOTER_KEY: footer, **(seen.to_footer() if seen is not None else {})}
+    size, metadata = store.write_parquet(location, table, notes, use_dictionary=False, write_statistics=statistics)
     stored = StoredFile(location, size, metadata, {"generation": rows[0].generation})
-    return PageFile(stored, table.select(PAGE_COLUMNS))
+    return PageFile(stored, table.select(PAGE_COLUMNS), seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +233,21 @@ class SeenColumns:
         for path, place in other.places.items():
             places[path] = min(place, places.get(path, place))
         return SeenColumns(merge(self.schema, other.schema), places)
+
+    def to_footer(self) -> dict[str, str]:
+        """Return the note in a file's footer; none where records have so many fields that it would be large."""
+        text = orjson.dumps({"schema": self.schema.to_json(), "places": self.places}).decode()
+        return {_COLUMNS_KEY: text} if len(text) <= _LONGEST_NOTE else {}
+
+    @classmethod
+    def from_footer(cls, metadata: Mapping[bytes, bytes] | None) -> SeenColumns | None:
+        """Return the columns that a file's writer noted; None where it noted none."""
+        if (text := (metadata or {}).get(_COLUMNS_KEY.encode())) is None:
+            return None
+        value = orjson.loads(text)
+        return cls(
+            InferredSchema.from_json(value["schema"]), {path: (a, b, c) for path, (a, b, c) in value["places"].items()}
+        )
 
 
 def see_columns(batches: Iterable[tuple[Sequence[LedgerPage], Sequence[int]]]) -> SeenColumns:
@@ -340,12 +362,12 @@ class FlushWriter:
         place = f"e{label.epoch}-r{label.round}-t{label.task}-a{label.attempt}-s{label.sequence}"
         # The random part keeps a late writer from replacing a file that a commit names.
         name = f"{place}-{uuid.uuid4().hex[:12]}.parquet"
-        file = write_rows(self.store, f"{self.folder}/{name}", rows, footer=json.dumps(asdict(label)))
-        if self.infers:
-            full = [row for row in rows if row.record_count]
-            pages = [
-                LedgerPage(row.partition_key, row.page, row.records, row.record_count, row.fetched_at) for row in full
-            ]
-            file = replace(file, seen=see_columns([(pages, [row.partition_ordinal for row in full])]))
+        seen = self._seen(rows) if self.infers else None
+        file = write_rows(self.store, f"{self.folder}/{name}", rows, footer=json.dumps(asdict(label)), seen=seen)
         self.files.append(file)
         self.label = replace(label, sequence=label.sequence + 1, previous=name)
+
+    def _seen(self, rows: Sequence[PageRow]) -> SeenColumns:
+        full = [row for row in rows if row.record_count]
+        pages = [LedgerPage(row.partition_key, row.page, row.records, row.record_count, row.fetched_at) for row in full]
+        return see_columns([(pages, [row.partition_ordinal for row in full])])

@@ -34,7 +34,13 @@ from airflow_provider_rfr.refresh.chains import (
     PartitionWork,
     seen_marks,
 )
-from airflow_provider_rfr.refresh.pages import REMEDY_FOR_IGNORED_TOKEN, REPEATS_FIRST_PAGE, FlushLabel, PageFile
+from airflow_provider_rfr.refresh.pages import (
+    REMEDY_FOR_IGNORED_TOKEN,
+    REPEATS_FIRST_PAGE,
+    FlushLabel,
+    PageFile,
+    SeenColumns,
+)
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD
 
 _log = logging.getLogger(__name__)
@@ -212,7 +218,8 @@ class LeftFile:
     def read(self, store: FileStore) -> PageFile:
         """Read the rows of the file, without the records."""
         stored = StoredFile(self.location, self.size, self.metadata, {"generation": self.label.generation})
-        return PageFile(stored, select_columns(store.read_table(self.location, PAGE_COLUMNS), PAGE_COLUMNS))
+        pages = select_columns(store.read_table(self.location, PAGE_COLUMNS), PAGE_COLUMNS)
+        return PageFile(stored, pages.replace_schema_metadata(), SeenColumns.from_footer(pages.schema.metadata))
 
 
 def uncommitted_files(store: FileStore, folder: str, committed: Iterable[str]) -> list[LeftFile]:

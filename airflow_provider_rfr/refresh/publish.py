@@ -408,14 +408,15 @@ class Publisher:
     def _seen_columns(self, files: Mapping[str, int]) -> SeenColumns:
         """Return the columns of the records, where columns are inferred from them.
 
-        Of most files the writers noted them. Where a partition started again, files have pages that no longer count.
+        Writers note them in their files. Where a partition started again, files have pages that no longer count.
         """
         if not self.rules.infers:
             return SeenColumns()
-        noted = {} if self.book.live_chains else self.ledger.noted_columns()
+        seen, noted = self.ledger.noted_columns()
+        if self.book.live_chains:
+            seen, noted = SeenColumns(), frozenset()
         shares = self._shares({location: size for location, size in files.items() if location not in noted})
-        seen = [noted[location] for location in files if location in noted]
-        return sum([*seen, *self.cluster.run(see_share, shares)], SeenColumns())
+        return sum(self.cluster.run(see_share, shares), seen)
 
     def _shares(self, files: Mapping[str, int]) -> list[LedgerFiles]:
         """Return the ledger files, of which ``files`` has the bytes, in shares of about equal size.

@@ -20,6 +20,7 @@ import pytest
 from airflow_provider_rfr.exceptions import FencedError, LedgerError, SourceError
 from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
 from airflow_provider_rfr.lake.files import FileStore, renewal_time
+from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.schemas import target_schema
 from airflow_provider_rfr.lake.target import TargetTable
@@ -374,11 +375,18 @@ def test_an_empty_page_is_asked_for_twice_also_where_no_task_reads_more_than_one
 def test_the_columns_that_writers_noted_are_those_of_the_files(bench: Bench) -> None:
     ledger, _, _ = bench.read(bench.source(partitions=3, pages=20))
     files = ledger.page_files()
-    noted = ledger.noted_columns()
-    assert noted.keys() == files.keys()
-    assert sum(noted.values(), SeenColumns()) == see_share(LedgerFiles(ledger.store, tuple(files), {}))
-    # Another attempt has to read them.
-    assert not bench.ledger().noted_columns()
+    seen, noted = ledger.noted_columns()
+    assert noted == files.keys()
+    assert seen == see_share(LedgerFiles(ledger.store, tuple(files), {}))
+    later = bench.ledger()
+    later.read_pages()
+    assert later.noted_columns() == (seen, noted), "another attempt reads the notes and not the records"
+
+
+def test_a_note_of_very_many_columns_is_left_out() -> None:
+    wide = SeenColumns(InferredSchema(fields={f"column {number}": InferredSchema() for number in range(3_000)}))
+    assert wide.to_footer() == {}
+    assert SeenColumns.from_footer({b"rfr": b"{}"}) is None
 
 
 def test_a_file_on_another_machines_disk_is_not_committed(bench: Bench) -> None:
