@@ -311,6 +311,8 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
     :return: None for a missing or unreadable header
     """
     text = (text or "").strip()
+    if not text:
+        return None
     try:
         seconds = float(text)
     except ValueError:
