@@ -151,3 +151,19 @@ def test_key_columns_are_checked_against_the_rows() -> None:
     assert key_columns(None, rows) == ()
     with raises(ConfigurationError):
         key_columns([["at", "month"]], rows)
+
+
+def test_only_equal_integers_are_the_same_key(tmp_path: Path) -> None:
+    numbers = [0, None, 1, -1, 2**63 - 1, -(2**63), 0, None, 2**32, -(2**63), *range(2, 50_000)]
+    times = pa.array(range(len(numbers)), pa.timestamp("us", "UTC"))
+    table = pa.table({"id": pa.array(numbers, pa.int64()), _EXTRACTED_AT: times})
+    location = str(tmp_path / "integers.keys")
+    _write_keys(STORE, location, table, [("id",)])
+    losers = [find_losers(KeySearch(STORE, (location,), bucket, 4)) for bucket in range(4)]
+    assert sorted(row for found in losers for row in found.get(location, ())) == [0, 5]
+    assert all(0.2 < rows / len(numbers) < 0.3 for rows in _rows_by_bucket(location, len(numbers)))
+
+
+def _rows_by_bucket(location: str, count: int) -> list[int]:
+    keys = np.frombuffer(STORE.read(location)[8 : 8 + 16 * count], dtype=np.uint64).reshape(-1, 2)
+    return np.bincount((keys[:, 0] >> np.uint64(48)) % np.uint64(4)).tolist()
