@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from airflow_provider_rfr.documents import suggestion
@@ -43,7 +42,10 @@ def load_streams(source: Mapping[str, Any]) -> dict[str, Stream]:
     if origin == "class":
         return _python_streams(source["class"], config, secrets)
     if origin == "manifest":
-        return dict(_manifests().build_manifest_streams({**source, "config": config, "secrets": secrets}))
+        # A seventh of what a process imports to read pages.
+        from airflow_provider_rfr.streams.airbyte.source import build_manifest_streams
+
+        return dict(build_manifest_streams({**source, "config": config, "secrets": secrets}))
     document, file = _document_of(source)
     return dict(build_streams(document, config, secrets, file))
 
@@ -57,7 +59,9 @@ def load_stream(source: Mapping[str, Any], name: str) -> Stream:
     origin = _origin(source)
     config, secrets = _settings(source, "config"), _settings(source, "secrets")
     if origin == "manifest":
-        return _manifests().build_manifest_stream({**source, "config": config, "secrets": secrets}, name)
+        from airflow_provider_rfr.streams.airbyte.source import build_manifest_stream
+
+        return build_manifest_stream({**source, "config": config, "secrets": secrets}, name)
     if origin != "class":
         document, file = _document_of(source)
         return build_stream(document, name, config, secrets, file)
@@ -65,11 +69,6 @@ def load_stream(source: Mapping[str, Any], name: str) -> Stream:
     if name not in streams:
         raise ConfigurationError("streams", f"the source has no stream {name!r}", suggestion(name, streams))
     return streams[name]
-
-
-def _manifests() -> ModuleType:
-    """Import what only manifests need: a seventh of what a process imports to read pages."""
-    return importlib.import_module("airflow_provider_rfr.streams.airbyte.source")
 
 
 def _document_of(source: Mapping[str, Any]) -> tuple[Any, str | None]:
@@ -91,7 +90,9 @@ def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
     if origin == "class":
         return dict(source)
     if origin == "manifest":
-        return _manifests().whole_manifest(source)
+        from airflow_provider_rfr.streams.airbyte.source import whole_manifest
+
+        return whole_manifest(source)
     whole = _definition_of(str(source["file"])) if origin == "file" else whole_definition(source["definition"])
     return {"definition": whole, **{key: value for key, value in source.items() if key not in _ORIGINS}}
 
