@@ -14,8 +14,8 @@ from airflow_provider_rfr.builtins.declarations import documents
 from airflow_provider_rfr.documents import DocumentError, nearest, plain_value, problems_of, read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config
+from airflow_provider_rfr.webhooks import sealing
 from airflow_provider_rfr.webhooks.block import _parse_document
-from airflow_provider_rfr.webhooks.sealing import _documents as sealing
 from tests.unit.messages import raises
 
 TEXT = """

@@ -15,9 +15,8 @@ import pyrage  # type: ignore[import-untyped]
 import pytest
 
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.sealing import open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing._documents import plain_copy
-from airflow_provider_rfr.webhooks.sealing._sops import encrypt, envelope, rule_of, seal_tree
+from airflow_provider_rfr.webhooks._sops import encrypt, envelope, rule_of, seal_tree
+from airflow_provider_rfr.webhooks.sealing import open_sealed, plain_copy, seal
 
 SECRETS = (
     "canary-url-7Qz",

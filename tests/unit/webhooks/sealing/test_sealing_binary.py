@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.webhooks.sealing import _sops, open_sealed, reseal
-from airflow_provider_rfr.webhooks.sealing._sops import program
+from airflow_provider_rfr.webhooks import _sops
+from airflow_provider_rfr.webhooks._sops import program
+from airflow_provider_rfr.webhooks.sealing import open_sealed, reseal
 from tests.unit.messages import check_messages
 
 KMS = {"arn": "arn:aws:kms:eu-west-1:1:key/k", "enc": "x", "created_at": "2026-01-01T00:00:00Z"}

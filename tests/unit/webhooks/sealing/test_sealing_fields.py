@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.hooks.webhooks import check_triggers
+from airflow_provider_rfr.webhooks._sops import rule_of
 from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock
-from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing._documents import (
+from airflow_provider_rfr.webhooks.sealing import (
     _BLOCK_FIELDS,
     _EDITABLE,
     _SEALED,
     ENCRYPTED_REGEX,
+    check_sealed,
+    open_sealed,
+    seal,
 )
-from airflow_provider_rfr.webhooks.sealing._sops import rule_of
 from tests.unit.messages import check_messages
 
 

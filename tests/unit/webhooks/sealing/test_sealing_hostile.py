@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.webhooks._sops import KeySources, data_key
 from airflow_provider_rfr.webhooks.block import _parse_document
-from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, read_file, reseal, seal, seal_file
-from airflow_provider_rfr.webhooks.sealing._documents import (
+from airflow_provider_rfr.webhooks.sealing import (
     _MAX_CHARACTERS,
     _MAX_DEPTH,
     _MAX_FILE,
@@ -28,10 +28,15 @@ from airflow_provider_rfr.webhooks.sealing._documents import (
     _read_json,
     _read_yaml,
     _write_yaml,
+    check_sealed,
     hidden,
+    open_sealed,
     plain_copy,
+    read_file,
+    reseal,
+    seal,
+    seal_file,
 )
-from airflow_provider_rfr.webhooks.sealing._sops import KeySources, data_key
 from tests.soon import soon
 from tests.unit.messages import check_messages
 

@@ -13,8 +13,8 @@ from typing import Any
 import pyrage  # type: ignore[import-untyped]
 import pytest
 
+from airflow_provider_rfr.webhooks._sops import _MAX_ENVELOPE
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, reseal, seal
-from airflow_provider_rfr.webhooks.sealing._sops import _MAX_ENVELOPE
 from tests.soon import soon
 
 

@@ -14,15 +14,20 @@ import yaml
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.webhooks.sealing import open_sealed, read_file, reseal, reseal_file, seal, seal_file
-from airflow_provider_rfr.webhooks.sealing._documents import (
+from airflow_provider_rfr.webhooks._sops import open_tree, rule_of, seal_tree
+from airflow_provider_rfr.webhooks.sealing import (
     ENCRYPTED_REGEX,
     _read_json,
     _read_yaml,
     _write_yaml,
+    open_sealed,
     plain_copy,
+    read_file,
+    reseal,
+    reseal_file,
+    seal,
+    seal_file,
 )
-from airflow_provider_rfr.webhooks.sealing._sops import open_tree, rule_of, seal_tree
 from tests.profile import examples
 from tests.unit.messages import raises
 

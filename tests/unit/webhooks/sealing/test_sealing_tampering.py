@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.documents import leaves
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.sealing import open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing._documents import _EDITABLE, _SEALED, ENCRYPTED_REGEX, open_document
+from airflow_provider_rfr.webhooks.sealing import _EDITABLE, _SEALED, ENCRYPTED_REGEX, open_document, open_sealed, seal
 from tests.profile import examples
 from tests.unit.messages import check_messages
 

@@ -1,7 +1,8 @@
-"""Seals, checks, opens and reseals triggers blocks, in memory and in files; says which fields must be sealed.
+"""Sealed documents: triggers blocks whose secrets are sealed in the format of SOPS; checks, opens and reseals them.
 
 What decides where a delivery goes, what goes with it, and what counts as delivered is sealed; docs/webhooks_sealing.md
 has the reason for each field. The MAC of SOPS does not say which fields have to be sealed, so this module checks that.
+Documents for age keys are sealed and opened in process; for other key sources the ``sops`` program opens them.
 
 For files: text in, text out; nothing is written. Errors give line and column and nothing of the text, which may be
 secret. They are raised outside of ``except`` blocks, so that no context with a secret is attached to them.
@@ -24,8 +25,8 @@ import yaml
 
 from airflow_provider_rfr.documents import DocumentError, leaves, nearest, read_yaml
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.sealing import _sops
-from airflow_provider_rfr.webhooks.sealing._sops import (
+from airflow_provider_rfr.webhooks import _sops
+from airflow_provider_rfr.webhooks._sops import (
     MAX_INTEGER,
     KeySources,
     Place,
@@ -36,6 +37,8 @@ from airflow_provider_rfr.webhooks.sealing._sops import (
     pointer,
     short_name,
 )
+
+__all__ = ["seal", "check_sealed", "open_sealed", "reseal", "seal_file", "reseal_file", "read_file"]
 
 _BLOCK_FIELDS = ("name", "config", "interval", "sops")
 
