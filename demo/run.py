@@ -23,8 +23,7 @@ from typing import Any
 import psutil
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.sample_api import SHOP
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from demo import webhook
 from demo.airflow_stack import PATIENCE, AirflowStack

@@ -15,8 +15,7 @@ from typing import Any
 from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 
 from airflow_provider_rfr.lake.catalog import LakeSettings
-from airflow_provider_rfr.sample_api import SHOP
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from demo import webhook
 from demo.airflow_stack import PATIENCE, AirflowStack

@@ -14,8 +14,7 @@ import pyarrow as pa
 import yaml
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.sample_api import SHOP
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from tests.chaos.clock import Clock
 from tests.chaos.oracle import Source, broken_chains, diary_of, refetched, served_pairs
 from tests.chaos.plan import SIZES, AttemptPlan, Blow, Scenario, Strike, Victim

@@ -15,8 +15,7 @@ import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.sample_api import SHOP
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from tests.integration.conftest import Lake
 
 LOCAL_SPARK = {"conn_type": "spark", "host": "local[2]"}

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.sample_api import SHOP
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.hooks.spark import ClusterManagerError, DriverAddress, DriverState, open_driver
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from tests.clusters.kubernetes import KubernetesApi
 from tests.integration.airflow_tasks import set_connections

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import checksum
 from tests.integration.conftest import SHOP, Outcome
 

@@ -17,7 +17,7 @@ from airflow_provider_rfr.connections.airflow.lookup import masked
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConnectionValidationError
 from airflow_provider_rfr.hooks.connections import check_use, run_test, upstream_identity
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.store.connections import TaskRef, Use
 from tests.integration.conftest import SHOP, Lake, run_python

@@ -16,7 +16,7 @@ from airflow.models import Connection
 from airflow.utils.session import create_session
 
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.unit.cli.calls import rfr
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, kill_group, shop
 
 PAGES = 8 * 20

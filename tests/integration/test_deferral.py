@@ -23,7 +23,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator, table_asset
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from tests.clusters.yarn import ResourceManager

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators import webhooks
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.webhooks import operations

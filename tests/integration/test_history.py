@@ -12,7 +12,7 @@ from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.refresh.after_publish import _COMMITS, _REFRESHES
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.conftest import Lake, Runner, shop
 

@@ -8,7 +8,7 @@ import subprocess
 
 import psutil
 
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from tests.headers import read_status
 from tests.integration.conftest import Lake, Outcome, Runner, figures_of, kill_group, shop
 from tests.soon import PATIENCE, wait_until

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import Lake, Runner, kill_group
 from tests.profile import share

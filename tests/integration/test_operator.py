@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.operators import table_asset
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.headers import read_status
 from tests.integration.airflow_tasks import execute, items_operator, set_connections

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.tables import list_views
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from tests.headers import read_status
 from tests.integration.builtin_platform import TO_NUMBERS, Platform
 from tests.integration.builtin_sql_deploy import SPARK

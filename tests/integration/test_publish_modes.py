@@ -20,7 +20,7 @@ from airflow_provider_rfr.lake.catalog import create_table, open_catalog
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS
 from airflow_provider_rfr.refresh.after_publish import part_ledgers
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from tests.headers import read_status
 from tests.integration.conftest import Lake, Runner
 from tests.integration.sources import (

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import Lake, Runner, shop
 from tests.integration.postgres import PostgresServer

@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from tests.integration.airflow_tasks import Onlooker, execute, items_operator, set_connections
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, kill_group, shop
 from tests.integration.object_store import moto_server

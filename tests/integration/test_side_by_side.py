@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from tests.integration.conftest import Lake, Runner, kill_group
 from tests.integration.sources import figures_by_stream, source_of, stream_like
 

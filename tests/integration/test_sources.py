@@ -24,7 +24,7 @@ from airflow_provider_rfr.lake.ledger_table import _LEDGER_PROPERTIES, LedgerTab
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, page_row
 from airflow_provider_rfr.refresh.process import process_started
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.streams.core import Page
 from tests.headers import read_status

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from airflow_provider_rfr.operators.submit import zip_package
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.airflow_tasks import Onlooker, execute, items_operator, set_connections
 from tests.integration.conftest import Lake, Runner, assert_whole, figures_of, is_alive, kill_group

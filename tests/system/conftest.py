@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from airflow_provider_rfr.lake.catalog import load_table, open_catalog
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from demo.airflow_stack import AirflowStack, free_port
 from demo.cleanup import processes_of

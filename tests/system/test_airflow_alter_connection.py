@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi
 from tests.soon import PATIENCE
 from tests.system.conftest import KEY, LATENCY_MS, SIZES, Story, api_server, wait_for
 

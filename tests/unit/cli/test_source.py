@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.sample_api import SHOP
-from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.unit.cli.calls import Printed, Rfr
 from tests.unit.messages import check_messages
