@@ -25,7 +25,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.web import charts, filters
+from airflow_provider_rfr.web import display
 from airflow_provider_rfr.web.access import Viewer, ViewerDep
 from airflow_provider_rfr.web.lakes import LakeRefresh, Lakes, prepare
 from airflow_provider_rfr.web.store_pages import (
@@ -81,7 +81,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= filters.FILTERS
+    environment.filters |= display.FILTERS
     environment.globals["version"] = __version__
     return environment
 
@@ -312,12 +312,12 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
             problems=viewer.sentences_of(snapshot.problems),
             refresh=refresh,
             history=history,
-            bars=charts.generations(history),
+            bars=display.generations(history),
             other_run=run_id if refresh.status.header and run_id != refresh.status.header.dag_run_id else "",
             details=details,
             details_problem=viewer.sentences_of(details.problems_with("The pages in the ledger")),
             deliveries_problem=viewer.sentences_of(deliveries.problems_with("The control store")),
-            curve=None if details.value is None else charts.pages_over_time(details.value),
+            curve=None if details.value is None else display.pages_over_time(details.value),
             deliveries=tuple(
                 delivery for delivery in deliveries.value or () if all(map(viewer.sees, delivery.dag_ids))
             ),

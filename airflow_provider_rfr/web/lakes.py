@@ -29,7 +29,7 @@ from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.tasks import with_tasks
 from airflow_provider_rfr.web.access import FailedRead
-from airflow_provider_rfr.web.filters import without_cursors
+from airflow_provider_rfr.web.display import without_cursors
 from airflow_provider_rfr.web.store_pages import read_deliveries_of
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from airflow_provider_rfr.refresh import inspection
 from airflow_provider_rfr.refresh.inspection import read_again, read_details, status_of, statuses
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import RefreshState, State, TableStatus
-from airflow_provider_rfr.web import charts, filters
+from airflow_provider_rfr.web import display
 from tests.unit.messages import check_messages
 from tests.unit.web.ledgers import CANARY, TASK, begun, read_page
 
@@ -51,7 +51,7 @@ def test_the_details_count_what_attempts_and_partitions_read(catalog: Catalog) -
         '{"n":1}': (2, True),
     }
     assert (found.unfinished, found.files, found.files_read, found.target) == ((), 3, 3, None)
-    curve = charts.pages_over_time(found)
+    curve = display.pages_over_time(found)
     assert curve is not None
     assert [mark.label for mark in curve.marks] == ["2"]
     assert curve.points.startswith("0.0,160.0 ")
@@ -123,10 +123,10 @@ def publish(catalog: Catalog, rows: pa.Table, generation: int) -> None:
 def test_bars_stand_for_rows_and_for_records_where_nothing_was_published(catalog: Catalog) -> None:
     read_page(begun(catalog, "raw.orders", **TASK))
     begun(catalog, "raw.orders", **TASK)
-    bars = charts.generations(told(catalog).history)
+    bars = display.generations(told(catalog).history)
     assert [(bar.label, bar.outcome) for bar in bars] == [("1", "abandoned"), ("2", "reading")]
     assert bars[0].height > bars[1].height > 0
-    assert charts.generations(()) == ()
+    assert display.generations(()) == ()
 
 
 @pytest.mark.parametrize(
@@ -259,14 +259,14 @@ def test_the_plugin_imports_no_page_until_the_application_is_asked_for() -> None
     ],
 )
 def test_an_error_is_shown_without_tokens_queries_and_logins(error: str, shown: str) -> None:
-    assert filters.without_cursors(error) == shown
+    assert display.without_cursors(error) == shown
 
 
 @pytest.mark.parametrize("error", ["a token of 3 is and/or? Yes", "what? no: https://a.example/b, see docs/ui.md#this"])
 def test_an_error_without_any_is_shown_as_it_is(error: str) -> None:
-    assert filters.without_cursors(error) == error
+    assert display.without_cursors(error) == error
 
 
 def test_a_time_that_no_calendar_has_is_not_shown() -> None:
-    assert filters.at(0) == datetime(1970, 1, 1, tzinfo=timezone.utc)
-    assert [filters.at(milliseconds) for milliseconds in (10**17, -(10**17), 10**30, 10**400)] == [None] * 4
+    assert display.at(0) == datetime(1970, 1, 1, tzinfo=timezone.utc)
+    assert [display.at(milliseconds) for milliseconds in (10**17, -(10**17), 10**30, 10**400)] == [None] * 4
