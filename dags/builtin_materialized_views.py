@@ -23,7 +23,7 @@ from airflow.sdk import DAG, chain
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.operators.materialized_views import declared_materialized_views
+from airflow_provider_rfr.operators.builtins import declared_materialized_views
 
 OBJECTS = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
 RETRIES: dict[str, Any] = {"retries": 5, "retry_delay": timedelta(seconds=30)}

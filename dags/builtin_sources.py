@@ -22,7 +22,7 @@ from airflow.sdk import DAG, chain
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.operators.declared_sources import declared_sources
+from airflow_provider_rfr.operators.builtins import declared_sources
 
 OBJECTS = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
 RETRIES: dict[str, Any] = {"retries": 5, "retry_delay": timedelta(seconds=10)}

@@ -9,9 +9,8 @@ from airflow_provider_rfr import lazy_exports
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.lake import table_asset
     from airflow_provider_rfr.operators.alter_connection import AlterConnectionOperator
-    from airflow_provider_rfr.operators.builtin_migration import BuiltinMigrationOperator
+    from airflow_provider_rfr.operators.builtins import BuiltinMigrationOperator, RefreshMaterializedViewOperator
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
-    from airflow_provider_rfr.operators.materialized_views import RefreshMaterializedViewOperator
     from airflow_provider_rfr.operators.sinks import SinkOperator
     from airflow_provider_rfr.operators.webhooks import CommitWebhookOperator, WebhookOperationOperator
 
@@ -31,9 +30,8 @@ __getattr__ = lazy_exports(
     {
         "_outcome": ("table_asset",),
         "alter_connection": ("AlterConnectionOperator",),
-        "builtin_migration": ("BuiltinMigrationOperator",),
+        "builtins": ("BuiltinMigrationOperator", "RefreshMaterializedViewOperator"),
         "full_refresh": ("ResumableFullRefreshOperator",),
-        "materialized_views": ("RefreshMaterializedViewOperator",),
         "sinks": ("SinkOperator",),
         "webhooks": ("CommitWebhookOperator", "WebhookOperationOperator"),
     },

@@ -18,7 +18,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
 from airflow_provider_rfr.operators import BuiltinMigrationOperator
-from airflow_provider_rfr.operators.declared_sources import _DeclaredSource, declared_sources
+from airflow_provider_rfr.operators.builtins import _DeclaredSource, declared_sources
 from airflow_provider_rfr.sample_api import SHOP
 from tests.unit.messages import check_messages, raises
 from tests.unit.triggers.lake import Lake
@@ -210,7 +210,7 @@ def test_a_try_whose_predecessor_died_after_the_deploy_sends_the_same_events(
     declare(objects, page_size=20)
     arguments = {"plan": run(migrate(objects, action="plan"))[0]["plan"]} if given else {}
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_provider_rfr.operators.builtin_migration.add_source_events", died)
+        patch.setattr("airflow_provider_rfr.operators.builtins.add_source_events", died)
         with pytest.raises(MemoryError):
             run(migrate(objects, **arguments))
     result, events = run(migrate(objects, **arguments))

@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.arguments import shipped_source
-from airflow_provider_rfr.operators.declared_sources import declared_sources
+from airflow_provider_rfr.operators.builtins import declared_sources
 from tests.unit.messages import raises
 
 MANIFEST = """type: DeclarativeSource

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.operators import RefreshMaterializedViewOperator
-from airflow_provider_rfr.operators.materialized_views import _DeclaredView, declared_materialized_views
+from airflow_provider_rfr.operators.builtins import _DeclaredView, declared_materialized_views
 from airflow_provider_rfr.triggers.commit import CommitTrigger
 from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.cli import calls
@@ -140,7 +140,7 @@ def submitted(task: RefreshMaterializedViewOperator, monkeypatch: pytest.MonkeyP
         load(Hook())
         return {"views": {"ops.daily": {"name": "ops.daily", "state": "refreshed", "rows": 1, "snapshot_id": "7"}}}
 
-    monkeypatch.setattr("airflow_provider_rfr.operators.materialized_views.check_machine", lambda: None)
+    monkeypatch.setattr("airflow_provider_rfr.operators.builtins.check_machine", lambda: None)
     monkeypatch.setattr("airflow_provider_rfr.operators.submit.load_application", load)
     monkeypatch.setattr(task, "_run_application", run)
     return documents
