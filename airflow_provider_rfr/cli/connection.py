@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def alter(args: Namespace) -> int:
     """Carry out a statement; 1 if something that uses the connection could not be restarted."""
     from airflow_provider_rfr.connections import parse_statement
-    from airflow_provider_rfr.connections.arguments import settings_with
+    from airflow_provider_rfr.operators.connections import settings_with
 
     statement = parse_statement(args.statement)
     settings = settings_with(

@@ -8,8 +8,8 @@ from airflow_provider_rfr import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.lake import table_asset
-    from airflow_provider_rfr.operators.alter_connection import AlterConnectionOperator
     from airflow_provider_rfr.operators.builtins import BuiltinMigrationOperator, RefreshMaterializedViewOperator
+    from airflow_provider_rfr.operators.connections import AlterConnectionOperator
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
     from airflow_provider_rfr.operators.sinks import SinkOperator
     from airflow_provider_rfr.operators.webhooks import CommitWebhookOperator, WebhookOperationOperator
@@ -29,8 +29,8 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "_outcome": ("table_asset",),
-        "alter_connection": ("AlterConnectionOperator",),
         "builtins": ("BuiltinMigrationOperator", "RefreshMaterializedViewOperator"),
+        "connections": ("AlterConnectionOperator",),
         "full_refresh": ("ResumableFullRefreshOperator",),
         "sinks": ("SinkOperator",),
         "webhooks": ("CommitWebhookOperator", "WebhookOperationOperator"),

@@ -30,7 +30,7 @@ from airflow_provider_rfr.operators._outcome import (
     result_of,
     result_of_ledger,
 )
-from airflow_provider_rfr.operators.connection_use import task_of
+from airflow_provider_rfr.operators.connections import task_of
 from airflow_provider_rfr.refresh.config import redact
 from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.text import one_line

@@ -21,7 +21,7 @@ from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
-from airflow_provider_rfr.operators.connection_use import task_of
+from airflow_provider_rfr.operators.connections import task_of
 from airflow_provider_rfr.refresh.follow import LedgerFollower, ProgressPoint
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, store_link
-from airflow_provider_rfr.operators import connection_use, webhooks
+from airflow_provider_rfr.operators import connections, webhooks
 from airflow_provider_rfr.operators._attempt import EndedDriver, RefreshAttempt, deadline_of, leave_driver
 from airflow_provider_rfr.operators._checkpoints import check_store
 from airflow_provider_rfr.operators._outcome import (
@@ -81,7 +81,7 @@ def _clear_number(context: Context) -> int:
 
 def _airflow_run(context: Context) -> dict[str, Any]:
     """Return the part ``run.airflow`` of the refresh's document, which its commit's webhooks name."""
-    task = connection_use.task_of(context)
+    task = connections.task_of(context)
     logical_date = context.get("logical_date")
     return {
         "dag_id": task.dag_id,
@@ -319,7 +319,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         began = datetime.now(timezone.utc)
         conn_ids = [conn_id for conn_id in (self.api_conn_id, self.lake_conn_id, self._conn_id) if conn_id]
         with final_errors(self.log.error):
-            return connection_use.running_with(
+            return connections.running_with(
                 context,
                 "refresh",
                 conn_ids,
@@ -339,7 +339,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         :raises Exception: as :meth:`execute`
         """
         with final_errors(self.log.error):
-            return connection_use.finishing_deferred(context, lambda: self._finish_deferred(context, event))
+            return connections.finishing_deferred(context, lambda: self._finish_deferred(context, event))
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """Wait here for a driver in a cluster, unless the triggerer does."""
@@ -421,11 +421,11 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         :raises ConfigurationError: field, problem and remedy
         """
         source, streams = shipped_source(self.source, file_folders(self)), stream_names(self.streams)
-        settings, moved = self._read_source(lake), connection_use.moved(self.api_conn_id)
+        settings, moved = self._read_source(lake), connections.moved(self.api_conn_id)
         check_streams(streams, None)
         # A run that was deleted and created again under the same id started at another time, so its key is another one.
         started = rfc3339(getattr(context.get("dag_run"), "start_date", None))
-        key = f"{connection_use.task_of(context).consumer}/{started}-{_clear_number(context)}"
+        key = f"{connections.task_of(context).consumer}/{started}-{_clear_number(context)}"
         document: dict[str, Any] = {
             "source": settings.completed(source),
             "streams": streams,

@@ -19,7 +19,7 @@ from airflow_provider_rfr.hooks.dag_arguments import calling_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import configured_hosts
 from airflow_provider_rfr.operators._outcome import final_errors
-from airflow_provider_rfr.operators.connection_use import running_with
+from airflow_provider_rfr.operators.connections import running_with
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,10 +14,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.connections import Parameter, SecretReference, parse_statement
 from airflow_provider_rfr.connections.airflow.lookup import not_allowed, read_secret
-from airflow_provider_rfr.connections.arguments import plain_texts, statement_from
 from airflow_provider_rfr.connections.statement import Statement
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, StatementError
-from airflow_provider_rfr.operators import AlterConnectionOperator, alter_connection
+from airflow_provider_rfr.operators import AlterConnectionOperator, connections
+from airflow_provider_rfr.operators.connections import plain_texts, statement_from
 from tests.unit.connections.worlds import CANARY
 from tests.unit.messages import raises
 
@@ -26,7 +26,7 @@ from tests.unit.messages import raises
 def masked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the operator has masked."""
     texts: list[Any] = []
-    monkeypatch.setattr(alter_connection, "mask_secrets", texts.extend)
+    monkeypatch.setattr(connections, "mask_secrets", texts.extend)
     return texts
 
 

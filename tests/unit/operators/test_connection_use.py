@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_rfr.connections.airflow.lookup import content_hash, find_definition
 from airflow_provider_rfr.exceptions import RefreshStoppedError, SourceError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.operators.connection_use import running_with
+from airflow_provider_rfr.operators.connections import running_with
 from airflow_provider_rfr.store.connections import FAILED, IDLE, ConnectionNotes, TaskRef, Use, load_use, want
 from airflow_provider_rfr.store.engine import ControlStore
 from tests.soon import wait_until
