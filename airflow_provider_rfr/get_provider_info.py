@@ -19,7 +19,7 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _INTEGRATION, "external-doc-url": _DOCS, "tags": ["apache", "software"]}],
         "operators": [_modules(*(f"operators.{name}" for name in _OPERATORS))],
         "sensors": [_modules("sensors")],
-        "triggers": [_modules("triggers.commit", "triggers.deploy", "triggers.refresh")],
+        "triggers": [_modules("triggers", "triggers.refresh")],
         "hooks": [_modules(*(f"hooks.{name}" for name in _HOOKS))],
         "cli": ["airflow_provider_rfr.cli.definition.get_rfr_commands"],
         "config": _CONFIG,

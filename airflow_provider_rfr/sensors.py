@@ -17,7 +17,7 @@ from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folder
 from airflow_provider_rfr.hooks.lake import CommitsReader, LakeHook, snapshots_of
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
-from airflow_provider_rfr.triggers.commit import CommitReachedTrigger
+from airflow_provider_rfr.triggers import CommitReachedTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -21,7 +21,7 @@ from airflow.providers.standard.operators.python import BranchPythonOperator
 from airflow.sdk import DAG, Asset, AssetWatcher, Param
 
 from airflow_provider_rfr.operators import BuiltinMigrationOperator, SinkOperator
-from airflow_provider_rfr.triggers.deploy import DeployTrigger
+from airflow_provider_rfr.triggers import DeployTrigger
 
 OBJECTS = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
 ASSET = "rfr_builtin_objects"

@@ -30,7 +30,7 @@ from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._outcome import SOURCES, add_source_events, final_errors, source_asset
 from airflow_provider_rfr.operators.submit import SparkApplicationOperator, load_migration, private_folder
 from airflow_provider_rfr.preflight import check_machine
-from airflow_provider_rfr.triggers.commit import CommitTrigger
+from airflow_provider_rfr.triggers import CommitTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

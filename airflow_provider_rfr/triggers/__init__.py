@@ -1,1 +1,289 @@
-"""Triggers, which run in the triggerer."""
+"""Triggers, which run in the triggerer: here those that wait for commits of a table, and for declarations that changed.
+
+Commits may be made by any program. The trigger that follows a deferred refresh is in ``refresh``: it needs the Spark
+provider, whose import would slow down the parse of every DAG with a sensor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+from airflow_provider_rfr import __version__
+from airflow_provider_rfr.connections.airflow.lookup import quiet_masking
+from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, DeclarationError
+from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
+from airflow_provider_rfr.hooks.lake import CommitsReader, LakeHook, Position
+
+__all__ = ["CommitTrigger", "DeployTrigger"]
+
+_SEEN = "rfr_commit_seen"
+_ANNOUNCED = "rfr_deploy_announced"
+_CONNECTION_SECONDS = 60.0
+"""Between two reads of a connection that works: Airflow warns at each read of the ``_`` in its type."""
+
+log = logging.getLogger(__name__)
+
+
+class CommitTrigger(BaseEventTrigger):
+    """A trigger with an event for each commit of a table.
+
+    It is for ``AssetWatcher``, so that commits made outside Airflow schedule DAGs.
+
+    A compaction, which changes no rows, is no event. A catalog that is away, and a connection that is missing or wrong,
+    end nothing: there is one warning, and the next check is after ``poll_interval``.
+
+    The position of the last event is kept in the asset's state. It is written after the event, so a triggerer that dies
+    between the two sends an event twice, and never not at all: let the DAG be idempotent by ``snapshot_id``. A watcher
+    without a position begins with the next commit; the first one of a table that is not there yet counts as one.
+
+    :param table: ``namespace.table``
+    :param asset: name of the asset that is watched. Airflow keeps one trigger for equal arguments, so two assets
+        need two names here
+    :param lake_conn_id: connection of type ``rfr_lake``
+    :param poll_interval: seconds between two checks
+    """
+
+    def __init__(
+        self, table: str, asset: str, lake_conn_id: str = LakeHook.default_conn_name, poll_interval: float = 30.0
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.table = table
+        self.asset = asset
+        self.lake_conn_id = lake_conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {name: getattr(self, name) for name in ("table", "asset", "lake_conn_id", "poll_interval")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield an event for each commit, without end: table, snapshot, sequence, time, and figures of the summary."""
+        known, seen = False, None
+        if self.asset_state_store is not None:
+            match await self.asset_state_store.aget(_SEEN, default=None):
+                case [str(table_uuid), int(sequence)]:
+                    known, seen = True, Position(table_uuid, sequence)
+                case []:
+                    known = True
+        lake = _PolledLake(self.lake_conn_id, self.poll_interval, AirflowNotFoundException, ConfigurationError)
+        while True:
+            with lake.check():
+                reader = await lake.reader()
+                if not known:
+                    known, seen = True, await asyncio.to_thread(reader.position, self.table)
+                    await self._remember(seen)
+                for position, commit in await asyncio.to_thread(reader.commits, self.table, seen):
+                    if commit is not None:
+                        yield TriggerEvent(commit)
+                    seen = position
+                    await self._remember(seen)
+            await asyncio.sleep(self.poll_interval)
+
+    async def _remember(self, position: Position | None) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(_SEEN, list(position or ()))
+
+
+class CommitReachedTrigger(BaseTrigger):
+    """A trigger with one event, once every table has a commit later than the sensor waits for.
+
+    :param tables: ``namespace.table`` each
+    :param after: ISO time with offset; commits after it count
+    :param snapshots: by table, a snapshot that counts as well
+    :param lake_conn_id: connection of type ``rfr_lake``
+    :param poll_interval: seconds between two checks
+    """
+
+    _ARGUMENTS = ("tables", "after", "snapshots", "lake_conn_id", "poll_interval")
+
+    def __init__(
+        self, tables: Sequence[str], after: str, snapshots: Mapping[str, str], lake_conn_id: str, poll_interval: float
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tables = list(tables)
+        self.after = after
+        self.snapshots = dict(snapshots)
+        self.lake_conn_id = lake_conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {name: getattr(self, name) for name in self._ARGUMENTS}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event with the newest commit by table."""
+        after = datetime.fromisoformat(self.after)
+        lake = _PolledLake(self.lake_conn_id, self.poll_interval)
+        while True:
+            with lake.check():
+                reader = await lake.reader()
+                commits = await asyncio.to_thread(reader.newest_after, self.tables, after, self.snapshots)
+                if commits is not None:
+                    yield TriggerEvent({"commits": commits})
+                    return
+            await asyncio.sleep(self.poll_interval)
+
+
+class DeployTrigger(BaseEventTrigger):
+    """A trigger with an event when a version of the package or of the declarations is not deployed yet.
+
+    It is for ``AssetWatcher``.
+
+    It compares the content of the declarations and the package's version with the last ones. If they differ, a plan is
+    made, and if that has steps, or is blocked, there is one event for that content. A new version of the package is
+    seen by a triggerer that was restarted with it.
+
+    :param asset: name of the asset that is watched
+    :param objects: files or folders of declarations, as absolute paths
+    :param project: that the objects belong to; default ``rfr``
+    :param declared_version: of the code that declares them; None for this package's
+    :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default``
+    :param control_store_conn_id: connection of the control store; None for the default
+    :param poll_interval: seconds between two looks at the declarations; default 30
+    """
+
+    def __init__(
+        self,
+        asset: str,
+        objects: Sequence[str] = (),
+        project: str = PROJECT,
+        declared_version: str | None = None,
+        lake_conn_id: str = LakeHook.default_conn_name,
+        control_store_conn_id: str | None = None,
+        poll_interval: float = 30.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.asset = asset
+        self.objects = list(objects)
+        self.project = project
+        self.declared_version = declared_version
+        self.lake_conn_id = lake_conn_id
+        self.control_store_conn_id = control_store_conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("asset", "objects", "project", "declared_version", "lake_conn_id", "control_store_conn_id")
+        arguments = {name: getattr(self, name) for name in (*names, "poll_interval")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield an event for each content that is not deployed: version, digest, and the number of steps."""
+        store = self.asset_state_store
+        seen = None if store is None else await store.aget(_ANNOUNCED, default=None)
+        problem = _LastProblem()
+        while True:
+            try:
+                # Before the plan: a file that changes while the plan is made has another digest at the next look.
+                digest = await asyncio.to_thread(self._digest)
+                event = await asyncio.to_thread(self._look, digest) if digest != seen else None
+            except Exception as error:
+                # The lake or the store is away, or a file is half written: the next look may succeed.
+                if problem.is_new(error):
+                    log.warning("The plan can't be made; checked again every %g s", self.poll_interval, exc_info=True)
+                await asyncio.sleep(self.poll_interval)
+                continue
+            problem.clear()
+            if event is not None:
+                yield TriggerEvent(event)
+            if digest != seen:
+                seen = digest
+                # After the event: a triggerer that dies between the two announces twice, and the second run finds
+                # nothing to do. The other way round, a deploy could be missed.
+                if store is not None:
+                    await store.aset(_ANNOUNCED, digest)
+            await asyncio.sleep(self.poll_interval)
+
+    def _digest(self) -> str:
+        """Return a digest of the versions of the packages that declare, and of every file, by name and content."""
+        from airflow_provider_rfr.builtins.declarations import GROUP
+
+        digest = hashlib.sha256(f"{__version__}/{self.declared_version}/{self.project}".encode())
+        for point in sorted(entry_points(group=GROUP) if self.project == PROJECT else ()):
+            digest.update(f"{point}:{point.dist.version if point.dist is not None else None}".encode())
+        for root in map(Path, self.objects):
+            files = [root] if root.is_file() else sorted(path for path in root.rglob("*.y*ml") if path.is_file())
+            for file in files:
+                digest.update(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+        return digest.hexdigest()
+
+    def _look(self, digest: str) -> dict[str, Any] | None:
+        from airflow_provider_rfr.builtins.plan import exit_code
+
+        hook = BuiltinsHook(
+            self.objects,
+            project=self.project,
+            version=self.declared_version,
+            lake_conn_id=self.lake_conn_id,
+            control_store_conn_id=self.control_store_conn_id,
+        )
+        try:
+            plan = hook.plan()
+        except DeclarationError as error:
+            return {"digest": digest, "version": self.declared_version or __version__, "problem": str(error)[:2000]}
+        if exit_code(plan) == 0:
+            return None
+        return {"digest": digest, "version": plan.version, "plan_hash": plan.plan_hash, "steps": len(plan.steps)}
+
+
+class _LastProblem:
+    """The error of the last of many checks, so that a problem that stays is logged once."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def is_new(self, error: Exception) -> bool:
+        """Note the error, and return whether the check before failed with another one or succeeded."""
+        before, self._text = self._text, f"{type(error).__name__}: {error}"
+        return self._text != before
+
+    def clear(self) -> None:
+        """Note that a check succeeded."""
+        self._text = ""
+
+
+class _PolledLake:
+    """A lake that a trigger checks again and again.
+
+    :param waited_for: errors that end no wait, besides that of a catalog that does not answer
+    """
+
+    def __init__(self, conn_id: str, poll_interval: float, *waited_for: type[Exception]) -> None:
+        self._conn_id = conn_id
+        self._poll_interval = poll_interval
+        self._waited_for: tuple[type[Exception], ...] = (CatalogError, *waited_for)
+        self._reader: CommitsReader | None = None
+        self._read_at = -math.inf
+        self._problem = _LastProblem()
+
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        """Log an error of this check that is waited for, unless it was the last check's as well."""
+        try:
+            yield
+            self._problem.clear()
+        except self._waited_for as error:
+            self._reader = None
+            if self._problem.is_new(error):
+                log.warning("%s; checked again every %g s", error, self._poll_interval)
+
+    async def reader(self) -> CommitsReader:
+        """Return the reader; with the connection of a minute ago at most, and today's where the last check failed."""
+        if self._reader is None or time.monotonic() - self._read_at >= _CONNECTION_SECONDS:
+            with quiet_masking():
+                self._reader = CommitsReader(await BaseHook.aget_connection(self._conn_id))
+            self._read_at = time.monotonic()
+        return self._reader

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, T
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import catalog
 from airflow_provider_rfr.sensors import CommitSensor
-from airflow_provider_rfr.triggers.commit import CommitReachedTrigger
+from airflow_provider_rfr.triggers import CommitReachedTrigger
 from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
 

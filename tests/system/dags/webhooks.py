@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher
 
 from airflow_provider_rfr.operators import CommitWebhookOperator, table_asset
 from airflow_provider_rfr.sensors import CommitSensor
-from airflow_provider_rfr.triggers.commit import CommitTrigger
+from airflow_provider_rfr.triggers import CommitTrigger
 
 DEFAULTS: dict[str, Any] = {"start_date": datetime(2026, 1, 1), "catchup": False}
 TRIGGER = CommitTrigger("raw.watched", asset="watched_commits", lake_conn_id="lake", poll_interval=1)

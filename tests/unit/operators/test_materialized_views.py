@@ -16,7 +16,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.operators import RefreshMaterializedViewOperator
 from airflow_provider_rfr.operators.builtins import _DeclaredView, declared_materialized_views
-from airflow_provider_rfr.triggers.commit import CommitTrigger
+from airflow_provider_rfr.triggers import CommitTrigger
 from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.cli import calls
 from tests.unit.messages import raises

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.lake import CommitsReader
-from airflow_provider_rfr.triggers.commit import CommitReachedTrigger, CommitTrigger
+from airflow_provider_rfr.triggers import CommitReachedTrigger, CommitTrigger
 from tests.soon import SOON, soon
 from tests.unit.sinks.exporting import replace_files
 from tests.unit.triggers.lake import Lake

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
-from airflow_provider_rfr.triggers.deploy import DeployTrigger
+from airflow_provider_rfr.triggers import DeployTrigger
 from tests.unit.triggers.lake import Lake
 from tests.unit.triggers.test_commit import AssetState
 
@@ -147,5 +147,5 @@ def test_a_new_version_of_a_package_that_declares_is_another_content(
 
 def test_its_arguments_hold_no_secret_and_make_the_same_trigger(objects: Path) -> None:
     path, arguments = watcher(objects, AssetState()).serialize()
-    assert path == "airflow_provider_rfr.triggers.deploy.DeployTrigger"
+    assert path == "airflow_provider_rfr.triggers.DeployTrigger"
     assert DeployTrigger(**arguments).serialize() == (path, arguments)
