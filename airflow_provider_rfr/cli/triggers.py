@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @command
 def render(args: Namespace) -> None:
-    from airflow_provider_rfr.webhooks.handlebars.render import compile_template
+    from airflow_provider_rfr.webhooks.handlebars import compile_template
 
     try:
         variables = json.loads(_text(args.variables, "--variables"))

@@ -36,7 +36,7 @@ from airflow_provider_rfr.text import well_formed
 from airflow_provider_rfr.webhooks._fields import is_sealed_text, plain_tree
 from airflow_provider_rfr.webhooks._model import path_of
 from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock, label, load_document, parse_triggers, unwrapped
-from airflow_provider_rfr.webhooks.handlebars.render import compile_template
+from airflow_provider_rfr.webhooks.handlebars import compile_template
 from airflow_provider_rfr.webhooks.handlebars.values import RenderBudget
 
 _LARGEST_BODY = 1024 * 1024

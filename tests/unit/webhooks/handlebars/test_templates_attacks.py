@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks.handlebars.render import compile_template
+from airflow_provider_rfr.webhooks.handlebars import compile_template
 from airflow_provider_rfr.webhooks.validation import render_payload
 from tests.soon import SOON, soon
 from tests.unit.messages import raises
@@ -114,7 +114,7 @@ GROWING = """
 import sys, yaml
 from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError
 from airflow_provider_rfr.webhooks.handlebars.values import HELPERS
-from airflow_provider_rfr.webhooks.handlebars.render import render
+from airflow_provider_rfr.webhooks.handlebars import render
 from airflow_provider_rfr.webhooks.validation import check_triggers, render_payload
 from tests.memory import memory_limited
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks.handlebars.render import state_behind
+from airflow_provider_rfr.webhooks.handlebars import state_behind
 from tests.profile import examples
 from tests.unit.messages import raises
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
+from airflow_provider_rfr.webhooks.handlebars import _CACHED_TEMPLATES, _compiled, compile_template
 from airflow_provider_rfr.webhooks.handlebars import _parser as parser
-from airflow_provider_rfr.webhooks.handlebars.render import _CACHED_TEMPLATES, _compiled, compile_template
 from tests.soon import assert_grows_in_proportion
 from tests.unit.messages import raises
 
