@@ -21,7 +21,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("sensors")],
         "triggers": [_modules("triggers", "triggers.refresh")],
         "hooks": [_modules(*(f"hooks.{name}" for name in _HOOKS))],
-        "cli": ["airflow_provider_rfr.cli.definition.get_rfr_commands"],
+        "cli": ["airflow_provider_rfr.cli.get_rfr_commands"],
         "config": _CONFIG,
         # The scheduler refuses links of operators that are not named here.
         "extra-links": ["airflow_provider_rfr.links.RefreshLink", "airflow_provider_rfr.links.SparkUiLink"],

@@ -1,1 +1,402 @@
-"""The commands ``airflow rfr``."""
+"""The commands of ``airflow rfr``, for Airflow's parser; the module of a group is imported when a command is called."""
+
+from __future__ import annotations
+
+from argparse import SUPPRESS, Action, Namespace
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow.cli.cli_config import ARG_OUTPUT, ActionCommand, Arg, GroupCommand, lazy_load_command
+
+
+class _AsJson(Action):
+    """A switch that stands for ``--output json``."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, "output", nargs=0, default=SUPPRESS, help=help)
+
+    def __call__(self, parser: Any, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
+        namespace.output = "json"
+
+
+def _switch(name: str, help: str, **more: Any) -> Arg:
+    return Arg((name,), action="store_true", help=help, **more)
+
+
+def _file(name: str, help: str, *, metavar: str = "FILE", **more: Any) -> Arg:
+    return Arg((name,), type=Path, metavar=metavar, help=help, **more)
+
+
+def _repeated(name: str, metavar: str, help: str, **more: Any) -> Arg:
+    return Arg((name,), action="append", metavar=metavar, help=help, **more)
+
+
+def _command(
+    name: str,
+    help: str,
+    *args: Arg,
+    group: str,
+    example: str = "",
+    function: str | None = None,
+    module: str | None = None,
+    first: tuple[Arg, ...] = (),
+    last: tuple[Arg, ...] = (),
+) -> ActionCommand:
+    """Return a command of a group; it calls the function of its name, or ``function``, in the group's module.
+
+    :param example: arguments after the command's name, for its help
+    :param module: of the function, where it is not named as the group
+    :param first: arguments before those of the command, as ``last`` after them
+    """
+    path = f"airflow_provider_rfr.cli.{module or group}.{function or name.replace('-', '_')}"
+    words = ("airflow rfr", name if name == group else f"{group} {name}", example)
+    arguments = (*first, *args, *last)
+    return ActionCommand(
+        name=name,
+        help=help,
+        func=lazy_load_command(path),
+        args=(*arguments, _ARG_JSON) if ARG_OUTPUT in arguments else arguments,
+        epilog=f"Example: {' '.join(filter(None, words))}",
+    )
+
+
+_ARG_JSON = Arg(("--json",), action=_AsJson, help="The same as --output json")
+_ARG_LAKE = Arg(
+    ("--lake-conn-id",),
+    default="rfr_lake_default",
+    help="Connection of the catalog, of type rfr_lake (default: %(default)s)",
+)
+_ARG_STORE = Arg(
+    ("--control-store-conn-id",),
+    help="Connection of the control store (default: rfr_control_store, else the option [rfr] control_store)",
+)
+_STORE = (_ARG_LAKE, _ARG_STORE)
+_OF_LAKE = (_ARG_LAKE, ARG_OUTPUT)
+_ARG_LIMIT = Arg(("--limit",), type=int, default=100, help="How many to show, the newest first (default: %(default)s)")
+_ARG_DRY_RUN = _switch("--dry-run", "Only print what would be done")
+
+_ARG_PATH = _file("path", "A triggers block, YAML or JSON", metavar="PATH")
+_ARG_TARGET = _repeated("--target", "TABLE", "namespace.table; may be repeated (default: all tables)")
+_SELECTED = (
+    _ARG_TARGET,
+    Arg(("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME (default: all endpoints)"),
+    Arg(
+        ("--state",),
+        choices=("pending", "delivered", "dead", "cancelled", "merged"),
+        help="Only deliveries in this state (default: any)",
+    ),
+)
+_SELECTION = (Arg(("delivery_id",), nargs="*", metavar="ID", help="Ids of deliveries"), *_SELECTED)
+_ARG_ENDPOINT = Arg(("trigger",), metavar="NAME", help="Name of the endpoint, or BLOCK/NAME")
+_ENDPOINT = (Arg(("target",), metavar="TABLE", help="namespace.table"), _ARG_ENDPOINT)
+
+_triggers = partial(_command, group="triggers", last=(ARG_OUTPUT,))
+_delivery = partial(_command, group="triggers", last=(ARG_OUTPUT, *_STORE))
+_TRIGGERS = (
+    _triggers(
+        "render",
+        "Render a template with variables",
+        _file("--template", "The Handlebars template", required=True),
+        _file("--variables", "Its variables, a JSON object", required=True),
+        _switch("--json-body", "Escape values for JSON, as bodies of webhooks do", dest="json_mode"),
+        example="--template body.hbs --variables variables.json",
+    ),
+    _triggers("validate", "Check a triggers block as a deploy does", _ARG_PATH, example="triggers.yaml"),
+    _triggers("schema", "Print the JSON schema of a triggers block"),
+    _triggers(
+        "seal",
+        "Print the file with its secrets sealed (SOPS, age)",
+        _ARG_PATH,
+        _repeated("--recipient", "AGE", "An age public key; may be given repeatedly", required=True),
+        _switch("--reseal", "Seal a sealed file again, for these recipients; needs a key that opens it"),
+        example="--recipient age1kx0e5... triggers.yaml",
+    ),
+    _delivery(
+        "deliver",
+        "Send the deliveries that are due, once",
+        _ARG_PATH,
+        _ARG_TARGET,
+        Arg(
+            ("--start-from",),
+            choices=("latest", "earliest"),
+            default="latest",
+            help="First commit that is delivered to an endpoint that is new to a table (default: %(default)s)",
+        ),
+        example="triggers.yaml --target raw.orders",
+    ),
+    _delivery(
+        "test-fire",
+        "Send an invented event to one endpoint",
+        *(_ARG_PATH, _ARG_ENDPOINT),
+        example="triggers.yaml startDownstream",
+    ),
+    _delivery("list", "Show deliveries", *_SELECTED, _ARG_LIMIT, function="list_deliveries", example="--state dead"),
+    _delivery("replay", "Send deliveries again, under the same ids", *_SELECTION, example="--trigger startDownstream"),
+    _command(
+        "cancel",
+        "Cancel pending deliveries",
+        *(*_SELECTION, ARG_OUTPUT, *_STORE),
+        Arg(("--reason",), default="", help="Reason to keep in the history (default: none)"),
+        group="triggers",
+        example="3f0c... --reason obsolete",
+    ),
+    _delivery("pause", "Hold back an endpoint's deliveries", *_ENDPOINT, example="raw.orders startDownstream"),
+    _delivery("resume", "Resume a paused or disabled endpoint", *_ENDPOINT, example="raw.orders startDownstream"),
+)
+
+
+_DECLARATIONS = (
+    _repeated("--objects", "DIR", "Folder or file with declarations; may be repeated (default: none)", type=Path),
+    Arg(("--project",), default="rfr", help="Project that owns the objects (default: %(default)s)"),
+    Arg(("--declared-version",), help="Version of the declarations (default: this package's version)"),
+    *_STORE,
+)
+_ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
+_POLICIES = (
+    _repeated("--break-views", "NAME", "A user's view that may break (default: none)"),
+    Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What to do about changes by hand (default: fail)"),
+    _repeated("--accept-data-loss", "NAME", "An object or a column that may be lost (default: none)"),
+    _repeated("--adopt", "NAME", "An existing table or view to manage (default: none)"),
+    _repeated(
+        "--sink",
+        "NAME=CHOICE",
+        "What a sink does when its table is emptied: hold, resume_from_new or resend (default: its on_replace)",
+    ),
+    Arg(("--keep-days",), type=int, help="Days for which retired tables are kept (default: 7)"),
+)
+_SPARK = (
+    _repeated("--spark-conf", "NAME=VALUE", "A Spark setting; may be repeated (default: none)"),
+    _repeated("--jars", "JAR", "Iceberg's runtime, where Maven Central can't be reached (default: from there)"),
+)
+_DEPLOY = "--objects objects --project acme"
+
+_builtins = partial(_command, group="builtins", first=_DECLARATIONS, last=(ARG_OUTPUT,))
+_BUILTINS = (
+    _builtins(
+        "plan",
+        "Print what a deploy would do",
+        *_POLICIES,
+        _switch("--check", "List each `was` and `removed` that is no longer needed, for CI"),
+        _file("--save", "Write the plan to this file, for apply --plan (default: it is not kept)"),
+        example=_DEPLOY,
+    ),
+    _builtins(
+        "apply",
+        "Deploy the declared objects",
+        _file("--plan", "A saved plan; refused if anything has changed since (default: a new plan)"),
+        *(*_POLICIES, *_SPARK),
+        example=_DEPLOY,
+    ),
+    _builtins(
+        "refresh",
+        "Refresh materialized views",
+        Arg(("names",), nargs="*", metavar="NAME", help="Names of materialized views"),
+        _switch("--all", "Refresh all that are deployed"),
+        _switch("--force", "Refresh also where no input has changed"),
+        *_SPARK,
+        example="ops.daily_orders",
+    ),
+    _builtins("status", "Show what is recorded, running, unfinished, and to be deleted"),
+    _builtins(
+        "history",
+        "Show past deploys, or the steps of one",
+        Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one"),
+        _ARG_LIMIT,
+        example="--limit 5",
+    ),
+    _builtins("drift", "Show what was changed by hand", example=_DEPLOY),
+    _builtins("adopt", "Begin to manage existing tables, unchanged", _ARG_NAMES, *_SPARK, example="ops.runs"),
+    _builtins("forget", "Remove objects from the registry; their rows stay", _ARG_NAMES, *_SPARK, example="ops.runs"),
+    _builtins(
+        "force-unlock",
+        "Take the lease from a dead deploy",
+        Arg(("--token",), type=int, required=True, help="Token of the lease, as status or the error shows it"),
+        example="--token 7",
+    ),
+    _builtins(
+        "release-sink",
+        "Decide how a sink that is on hold continues",
+        Arg(("sink_name",), metavar="SINK", help="Name of the sink"),
+        Arg(("choice",), choices=("resume_from_new", "resend"), help="Continue with new rows, or send all again"),
+        example="ops.export resend",
+    ),
+    _builtins("gc", "Delete retired tables that are no longer needed"),
+    _builtins("graph", "Print which objects read which, for Graphviz", example="| dot -Tsvg > graph.svg"),
+)
+
+
+_ARG_CONNECTION = Arg(("connection",), metavar="CONNECTION", help="Id of the connection")
+_AIRFLOW = (
+    Arg(
+        ("--airflow-api-conn-id",),
+        help="Connection of Airflow's API, where its database can't be reached (default: airflow_api)",
+    ),
+    _ARG_STORE,
+)
+
+_connection = partial(_command, group="connection", last=(*_AIRFLOW, ARG_OUTPUT))
+_CONNECTION = (
+    _connection(
+        "alter",
+        "Change a connection, and restart what uses it",
+        Arg(("statement",), help="ALTER, DROP, COMMENT ON or VALIDATE CONNECTION ..."),
+        _file("--parameters", "JSON object with the values of :name, secrets above all; - for stdin (default: none)"),
+        _ARG_DRY_RUN,
+        _switch("--no-validate", "Do not try the new settings before they are stored"),
+        _switch("--no-restart", "Let what uses it keep its copy until its next run"),
+        _switch("--new-identity", "Another upstream is meant: read everything from its beginning"),
+        example='"ALTER CONNECTION shop SET (port = 8443)" --dry-run',
+    ),
+    _connection("validate", "Try a connection as it is stored", _ARG_CONNECTION, example="shop"),
+    _connection(
+        "dependents", "Show what uses a connection, and with which copy of it", _ARG_CONNECTION, example="shop"
+    ),
+    _connection(
+        "history",
+        "Show who altered or dropped connections, and the outcome",
+        Arg(("connection",), nargs="?", metavar="CONNECTION", help="Only of this one"),
+        _ARG_LIMIT,
+        example="shop --limit 5",
+    ),
+)
+
+
+_ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table; all if left out")
+
+_tables = partial(_command, group="tables", module="refresh", first=(_ARG_TABLES,), last=_OF_LAKE)
+_TABLES = (
+    _tables(
+        "expire",
+        "Expire old snapshots of our tables, and add waiting rows to the history tables",
+        _repeated(
+            "--release",
+            "HOLDER",
+            "Release snapshots kept for this webhook or sink, which no longer exists; as the log names it"
+            " (default: none)",
+        ),
+        _ARG_DRY_RUN,
+        example="raw.orders --dry-run",
+    ),
+    _tables("ledgers", "Show the ledgers of parts (replace_where)", example="raw.orders"),
+    _tables(
+        "drop-ledgers",
+        "Drop ledgers of parts that are no longer resumed",
+        Arg(
+            ("--days",),
+            type=float,
+            default=7.0,
+            help="Days after its last commit for which a ledger is kept (default: %(default)s)",
+        ),
+        _ARG_DRY_RUN,
+        example="--days 30",
+    ),
+)
+
+
+_ONE_REFRESH = (
+    Arg(("table",), metavar="TABLE", help="namespace.table"),
+    Arg(
+        ("--replace-where",),
+        metavar="FILTER",
+        help="A part of the table, as the refresh's option names it (default: the whole table)",
+    ),
+)
+
+_refresh = partial(_command, group="refresh", last=_OF_LAKE)
+_REFRESH = (
+    _refresh(
+        "list", "Show the newest refresh of each table, those in trouble first", _ARG_TABLES, function="list_refreshes"
+    ),
+    _refresh("show", "Show everything about a table's newest refresh", *_ONE_REFRESH, example="raw.orders --json"),
+    _refresh("history", "Show a table's generations and their outcomes", *_ONE_REFRESH, example="raw.orders"),
+    _refresh(
+        "watch",
+        "Follow a refresh until it is over; exit code 0 if it is published",
+        *_ONE_REFRESH,
+        example="raw.orders",
+    ),
+    _refresh(
+        "drop",
+        "Drop a table's ledger, so that the next run reads all pages again; the table itself stays",
+        *_ONE_REFRESH,
+        example="raw.orders",
+    ),
+)
+
+
+_ARG_MANIFEST = _file("file", "A manifest of Airbyte, YAML or JSON")
+_ARG_COMPONENTS = _file("--components", "Its components.py: Python code, which is run (default: none)")
+
+_manifest = partial(_command, group="manifest", module="source", last=(ARG_OUTPUT,), example="manifest.yaml")
+_MANIFEST = (
+    _manifest(
+        "check",
+        "Show how each stream would be read, without a request",
+        _ARG_MANIFEST,
+        _file("--config", "Its configuration, YAML or JSON (default: one that is made up)"),
+        _ARG_COMPONENTS,
+    ),
+    _manifest("connection", "Print the fields of the connection to make, from the spec", _ARG_MANIFEST),
+)
+
+
+_SOURCE = (
+    _command(
+        "read",
+        "Print a stream's records as JSON Lines; no Spark, no table",
+        _file("file", "A definition of a source, or a manifest of Airbyte"),
+        Arg(("stream",), metavar="STREAM", help="Name of the stream"),
+        Arg(("--limit",), type=int, metavar="N", help="Stop after so many records (default: read all)"),
+        _file(
+            "--state",
+            "Read on from the state in this file, if it is there, and write the new one to it; a page that was not"
+            " read whole is read again (default: read from the start, print the state to standard error)",
+        ),
+        _file("--config", "Its configuration, YAML or JSON (default: none)"),
+        Arg(("--api-conn-id",), metavar="ID", help="Connection of type rfr_api with its secrets (default: none)"),
+        _ARG_COMPONENTS,
+        group="source",
+        example="shop.yaml orders --limit 5",
+    ),
+)
+
+
+_DOCTOR = _command(
+    "doctor",
+    "Check what refreshes and webhooks need: Java, Spark, versions, connections, catalog, control store, keys, hosts",
+    Arg(
+        ("--triggers",),
+        # Nothing is named by an empty text, as a variable that is not set gives it.
+        type=lambda text: text and Path(text),
+        metavar="FILE",
+        help="Triggers file whose keys and hosts are checked (default: RFR_TRIGGERS_FILE)",
+    ),
+    Arg(
+        ("--dag",),
+        metavar="DAG_ID",
+        help="Check the connections that this DAG's tasks name, in place of the usual ones and of all others, and read"
+        " the first page of each stream (default: no DAG)",
+    ),
+    Arg(("--spark-conn-id",), default="spark_default", help="Connection of type spark (default: %(default)s)"),
+    group="doctor",
+    last=(*_STORE, ARG_OUTPUT),
+    example="--triggers triggers.yaml",
+)
+
+
+def get_rfr_commands() -> list[GroupCommand]:
+    """Return the commands that Airflow adds to its own."""
+    groups = (
+        ("refresh", "Refreshes: progress, errors, ledgers", _REFRESH),
+        ("triggers", "Commit webhooks", _TRIGGERS),
+        ("builtins", "The platform's own tables, views and sinks", _BUILTINS),
+        ("tables", "Storage of tables: snapshots and ledgers", _TABLES),
+        ("source", "Sources, read without a refresh", _SOURCE),
+        ("manifest", "Manifests of Airbyte as sources", _MANIFEST),
+        ("connection", "Connections, and what uses them", _CONNECTION),
+    )
+    subgroups = [GroupCommand(name=name, help=help, subcommands=commands) for name, help, commands in groups]
+    description = "Resumable full refresh, commit webhooks, migrations, connections"
+    return [GroupCommand(name="rfr", help=description, subcommands=(_DOCTOR, *subgroups))]

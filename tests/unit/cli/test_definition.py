@@ -11,7 +11,7 @@ import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 from airflow.cli.cli_parser import get_parser
 
-from airflow_provider_rfr.cli.definition import get_rfr_commands
+from airflow_provider_rfr.cli import get_rfr_commands
 
 
 def commands(group: GroupCommand, *words: str) -> Iterator[tuple[str, ActionCommand]]:
