@@ -24,7 +24,7 @@ class RfrPlugin(AirflowPlugin):
 
         It imports FastAPI and Airflow's own application, which only the API server has loaded already.
         """
-        from airflow_provider_rfr.web.app import make_app
+        from airflow_provider_rfr.web import make_app
 
         return [{"app": make_app(), "url_prefix": "/rfr", "name": "Resumable full refresh"}]
 

@@ -23,8 +23,7 @@ from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
-from airflow_provider_rfr.web import access, lakes
-from airflow_provider_rfr.web.app import make_app
+from airflow_provider_rfr.web import access, lakes, make_app
 from tests.soon import PATIENCE, soon
 from tests.unit.web.conftest import Login, second_lake
 from tests.unit.web.ledgers import CANARY, REFRESH, TASK, begun, copies, read_page
@@ -59,7 +58,7 @@ def test_the_files_of_the_pages_are_sent_to_everybody_and_nothing_else_is(login:
     stranger = login("")
     assert stranger.get("/rfr/static/rfr.css").headers["content-type"].startswith("text/css")
     assert stranger.get("/rfr/static/rfr.js").status_code == 200
-    for name in ("app.py", "..%2fapp.py", "%2e%2e%2fapp.py"):
+    for name in ("__init__.py", "..%2f__init__.py", "%2e%2e%2f__init__.py"):
         assert stranger.get(f"/rfr/static/{name}").status_code == 404
 
 
