@@ -24,8 +24,7 @@ from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, store_link
 from airflow_provider_rfr.operators import connections, webhooks
-from airflow_provider_rfr.operators._attempt import EndedDriver, RefreshAttempt, deadline_of, leave_driver
-from airflow_provider_rfr.operators._checkpoints import check_store
+from airflow_provider_rfr.operators._attempt import EndedDriver, RefreshAttempt, check_store, deadline_of, leave_driver
 from airflow_provider_rfr.operators._outcome import (
     Lineage,
     add_table_events,

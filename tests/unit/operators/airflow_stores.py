@@ -15,7 +15,7 @@ from airflow.sdk.execution_time import comms, task_runner
 from airflow.sdk.execution_time.context import TaskStateStoreAccessor
 from airflow.sdk.execution_time.xcom import XCom
 
-from airflow_provider_rfr.operators._checkpoints import CheckpointStore, open_store
+from airflow_provider_rfr.operators._attempt import CheckpointStore, open_store
 
 
 class FakeSupervisor:

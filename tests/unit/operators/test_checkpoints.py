@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
 )
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators._checkpoints import (
+from airflow_provider_rfr.operators._attempt import (
     Checkpoint,
     ProgressMonitor,
     _neighbour,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.lake.catalog import LakeSettings
-from airflow_provider_rfr.operators._checkpoints import ProgressMonitor
+from airflow_provider_rfr.operators._attempt import ProgressMonitor
 from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.refresh.state import LedgerHeader, Progress, RefreshState
 from tests.headers import NOON, header_of
