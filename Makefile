@@ -7,7 +7,7 @@ CHAOS_ARGS ?= --kills 1000 --seed 1
 MIGRATIONS_CHAOS_ARGS ?= --kills 100 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo screenshots check test test-all tests messages lint format bench chaos migrations-chaos setup lock clean
+.PHONY: help demo screenshots check test test-all tests messages lint format bench bench-peers bench-chart chaos migrations-chaos setup lock clean
 
 help:
 	@echo "make demo    kill a refresh half way, resume it by Airflow's retry, and publish it whole"
@@ -18,7 +18,9 @@ help:
 	@echo "make lint    run ruff, mypy and import-linter"
 	@echo "make messages  rewrite the messages that unit tests expect; read the diff"
 	@echo "make format  format the code with ruff"
-	@echo "make bench   compare a refresh with a script written by hand; BENCH_ARGS go to benchmarks.refresh"
+	@echo "make bench   compare refreshes with a script written by hand; BENCH_ARGS go to benchmarks.refresh"
+	@echo "make bench-peers  install dlt and Airbyte's CDK into .venv/peers, for BENCH_ARGS=--peers"
+	@echo "make bench-chart  write tables and chart of docs/benchmarks.md from the kept figures"
 	@echo "make chaos   kill refreshes 1,000 times while a reader reads; CHAOS_ARGS instead of '$(CHAOS_ARGS)'"
 	@echo "make migrations-chaos  kill deploys 100 times, release after release; MIGRATIONS_CHAOS_ARGS instead of '$(MIGRATIONS_CHAOS_ARGS)'"
 	@echo "make setup   install .venv from constraints.txt, and Java"
@@ -64,6 +66,12 @@ format: setup
 
 bench: setup
 	@$(RUN) python -m benchmarks.refresh $(BENCH_ARGS)
+
+bench-peers: setup
+	@$(RUN) scripts/peers.sh
+
+bench-chart: setup
+	@$(RUN) python -m benchmarks.page
 
 chaos: setup
 	@$(RUN) python -m tests.chaos $(CHAOS_ARGS)

@@ -25,7 +25,7 @@ import yaml
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
-from benchmarks.product import Shape
+from benchmarks.shapes import Shape
 
 _ROOT = Path(__file__).resolve().parents[1]
 _MANIFEST = _ROOT / "benchmarks" / "shop_manifest.yaml"
@@ -99,7 +99,7 @@ def rounds(api: SampleApi, shape: Shape, count: int) -> dict[str, list[float]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    shape = Shape("manifest", options.partitions, options.pages, 100, 0.0)
+    shape = Shape("manifest", options.partitions, options.pages)
     load = round(os.getloadavg()[0], 1)
     with shape.api() as api:
         milliseconds = rounds(api, shape, options.rounds)

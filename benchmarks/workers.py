@@ -22,7 +22,8 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.processes import Tree, Usage
-from benchmarks.product import ROOT, SHAPES, Product, RunFailed, Shape, last_line
+from benchmarks.product import ROOT, Product, RunFailed, last_line
+from benchmarks.shapes import SHAPES, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def measure(shape: Shape, workers: int, concurrency: int, folder: Path) -> Figur
     from tests.integration.standalone import Standalone
 
     with shape.api() as api, Standalone(folder / "cluster", workers=workers) as cluster:
-        product = Product(shape, api.base_url, folder / "lake", concurrency)
+        product = Product(replace(shape, in_flight=concurrency), api.base_url, folder / "lake")
         product.folder.mkdir(parents=True)
         document: dict[str, Any] = product.document()
         # Executors alone read, so that the two settings differ in nothing but their number.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import kept
 from benchmarks.processes import Tree, members_of
 from tests.soon import PATIENCE
 
@@ -38,12 +39,37 @@ def test_a_kill_ends_the_whole_tree_and_nothing_else() -> None:
 
 
 @pytest.mark.test
-def test_the_baseline_is_measured_alone_and_ends_with_one_json_line() -> None:
-    command = [sys.executable, "benchmarks/refresh.py", "--shape", "tiny", "--runs", "1", "--baseline-only"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    figures = json.loads(done.stdout.splitlines()[-1])
-    assert figures["tiny"]["baseline"]["wall_s"] > 0
+def test_a_refresh_and_the_script_written_by_hand_are_measured_and_the_last_line_is_json() -> None:
+    command = [sys.executable, "-m", "benchmarks.refresh", "--shape", "tiny", "--runs", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    tiny = json.loads(done.stdout.splitlines()[-1])["shapes"]["tiny"]
+    assert all(tiny[side]["wall_s"] > 0 and tiny[side]["peak_mb"] > 0 for side in ("plain", "product"))
     assert "wall, s" in done.stdout
+
+
+@pytest.mark.full
+def test_streams_and_a_killed_chain_are_published_whole() -> None:
+    command = [sys.executable, "-m", "benchmarks.refresh", "--shape", "S12", "chain", "--runs", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    (kill,) = json.loads(done.stdout.splitlines()[-1])["shapes"]["chain"]["kills"]
+    assert kill["rows_published"] == kill["rows_source"] == 200_000
+
+
+def test_a_change_compares_ratios_and_so_forgets_the_speed_of_the_machine() -> None:
+    slow = {"product": {"wall_s": 20.0}, "plain": {"wall_s": 10.0}}
+    fast = {"product": {"wall_s": 3.0}, "plain": {"wall_s": 1.0}}
+    assert kept.ratio(slow, "wall_s") == 2
+    assert kept.change(fast, slow, "wall_s") == 1.5
+    assert kept.change(fast, {}, "wall_s") is None
+
+
+def test_figures_of_shapes_that_were_not_measured_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    kept.write({"release": "1.0.0", "shapes": {"A": {"runs": 5}, "B": {"runs": 5}}}, path)
+    kept.write({"release": "1.1.0", "shapes": {"A": {"runs": 3}}}, path)
+    assert kept.read(path) == {"release": "1.1.0", "shapes": {"A": {"runs": 3}, "B": {"runs": 5}}}
 
 
 @pytest.mark.full
