@@ -1,7 +1,8 @@
 """Run a command with all that it starts, and measure its cost. Linux only: the figures come from ``/proc``.
 
 A command runs in a session of its own; what belongs to that session is its tree, orphans included.
-This process adopts the orphans (as a subreaper), so that the CPU time of each is measured by ``wait4``.
+This process adopts the orphans (as a subreaper), so that the CPU time of each is measured by ``wait4``. Spark's Python
+workers are missing there, because their parent ignores their end: theirs is what the last sample saw.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import IO
 _PR_SET_CHILD_SUBREAPER = 36
 _SAMPLE_EVERY = 0.25
 _SURVIVORS_MAY_TAKE = 10.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Tree:
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self._cpu = 0.0
         self._peak = 0
+        self._unwaited: dict[int, float] = {}
         self._done = threading.Event()
         self._began = time.perf_counter()
         self._process = subprocess.Popen(
@@ -90,8 +93,8 @@ class Tree:
             time.sleep(0.02)
         self.kill()
         self._done.set()
-        code = self._process.returncode
-        return Usage(code, wall, self._cpu, self._peak, survivors, _text(self._out), _text(self._err))
+        code, cpu = self._process.returncode, self._cpu + sum(self._unwaited.values())
+        return Usage(code, wall, cpu, self._peak, survivors, _text(self._out), _text(self._err))
 
     def kill(self) -> None:
         """Send SIGKILL to the whole tree, until nothing of it is left."""
@@ -120,13 +123,19 @@ class Tree:
         if not ended:
             return False
         self._cpu += usage.ru_utime + usage.ru_stime
+        self._unwaited.pop(ended, None)
         if pid == self._process.pid:
             self._process.returncode = os.waitstatus_to_exitcode(status)
         return True
 
     def _sample(self) -> None:
         while not self._done.wait(_SAMPLE_EVERY):
-            self._peak = max(self._peak, sum(map(memory_of, members_of(self.session))))
+            members = members_of(self.session)
+            self._peak = max(self._peak, sum(map(memory_of, members)))
+            for pid in members:
+                with contextlib.suppress(OSError):
+                    if is_ended_unwaited(pid):
+                        self._unwaited[pid] = cpu_of(pid)
 
 
 def members_of(session: int) -> list[int]:
@@ -135,11 +144,28 @@ def members_of(session: int) -> list[int]:
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
-                # After the name, which may hold anything: state, parent, group, session.
-                fields = (place / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session:
+                if int(_stat(int(place.name))[3]) == session:
                     pids.append(int(place.name))
     return pids
+
+
+def cpu_of(pid: int) -> float:
+    """Return the CPU seconds that one process has used."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def is_ended_unwaited(pid: int) -> bool:
+    """Tell whether the parent ignores the end of its children, so that nobody learns their cost."""
+    for line in Path(f"/proc/{_stat(pid)[1]}/status").read_text().splitlines():
+        if line.startswith("SigIgn:"):
+            return bool(int(line.split()[1], 16) >> (signal.SIGCHLD - 1) & 1)
+    return False
+
+
+def _stat(pid: int) -> list[str]:
+    # After the name, which may hold anything: state, parent, group, session.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def memory_of(pid: int) -> int:

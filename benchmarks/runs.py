@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,11 @@ from statistics import median
 
 from airflow_provider_rfr.sample_api import SampleApi
 from benchmarks import peers
-from benchmarks.processes import Tree, Usage
+from benchmarks.processes import Tree, Usage, cpu_of
 from benchmarks.product import ROOT, Product, RunFailed, last_line
 from benchmarks.shapes import Shape
 
 PLAIN, PRODUCT = "plain", "product"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +106,11 @@ def _start(shape: Shape, api: SampleApi, name: str, lake: Path) -> Tree:
 
 def _run(shape: Shape, api: SampleApi, name: str, lake: Path) -> MeasuredRun:
     api.reset()
-    before = _cpu_of(api.pid)
+    before = cpu_of(api.pid)
     with _start(shape, api, name, lake) as tree:
         usage = tree.wait()
     summary, counts = last_line(usage), api.counts()
     if counts["pages"] < shape.total_pages or summary["rows"] != shape.records:
         raise RunFailed(f"read {counts['pages']} pages of {shape.total_pages}, {summary['rows']} rows")
     seconds = {name: float(value) for name, value in summary["seconds"].items() if value is not None}
-    return MeasuredRun(usage, seconds, _cpu_of(api.pid) - before)
-
-
-def _cpu_of(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return MeasuredRun(usage, seconds, cpu_of(api.pid) - before)

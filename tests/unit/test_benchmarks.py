@@ -20,6 +20,16 @@ TWO_SLEEPERS = (
     "subprocess.Popen(['sleep', '60'], preexec_fn=lambda: os.setpgid(0, 0))\n"
     "print('ready', flush=True)\ntime.sleep(60)\n"
 )
+# A parent that ignores the end of its worker, as Spark's does, so that the worker's cost is nobody's.
+IGNORED_WORKER = (
+    "import os, signal, sys, time\n"
+    "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    "if not os.fork():\n"
+    "    while time.process_time() < 2: pass\n"
+    "    time.sleep(1)\n"
+    "    os._exit(0)\n"
+    "try:\n    os.wait()\nexcept ChildProcessError:\n    pass\n"
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,6 +46,14 @@ def test_a_kill_ends_the_whole_tree_and_nothing_else() -> None:
     os.kill(bystander.pid, 0)
     bystander.kill()
     bystander.wait()
+
+
+@pytest.mark.test
+def test_the_cost_of_a_worker_counts_though_its_parent_does_not_wait_for_it() -> None:
+    with Tree([sys.executable, "-c", IGNORED_WORKER]) as tree:
+        usage = tree.wait()
+    assert usage.returncode == 0
+    assert usage.cpu > 1.5
 
 
 @pytest.mark.test
