@@ -20,6 +20,7 @@ _LABELS = {PRODUCT: "airflow_provider_rfr", "dlt": "dlt", "airbyte": "Airbyte's 
 _LEFT, _PANEL, _TEXT, _TOP, _BAR, _GAP = 80, 280, 110, 64, 14, 10
 _WIDTH = _LEFT + 2 * (_PANEL + _TEXT)
 _STYLE = """
+.ground { fill: #ffffff; }
 text { font: 12px system-ui, sans-serif; fill: #1f2328; }
 .title { font-weight: 600; }
 .note { fill: #59636e; }
@@ -28,6 +29,7 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328; }
 .dlt { fill: #bf8700; }
 .airbyte { fill: #8250df; }
 @media (prefers-color-scheme: dark) {
+.ground { fill: #0d1117; }
 text { fill: #e6edf3; }
 .note { fill: #9198a1; }
 .one { stroke: #9198a1; }
@@ -46,13 +48,15 @@ def draw(figures: Mapping[str, Any]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">',
         f"<style>{_STYLE}</style>",
+        # Its own ground: a page may be light where the reader's system is dark.
+        '<rect class="ground" width="100%" height="100%"/>',
         *_legend([side for side in (PRODUCT, *PEERS) if any(side in bars for bars in sides.values())]),
     ]
     for number, panel in enumerate(_PANELS):
         lines += _panel(shapes, sides, panel, _LEFT + number * (_PANEL + _TEXT), height)
     y = _TOP
     for name, bars in sides.items():
-        lines.append(_text(0, y + len(bars) * _BAR / 2 + 4, name, "title"))
+        lines.append(_text(4, y + len(bars) * _BAR / 2 + 4, name, "title"))
         y += len(bars) * _BAR + _GAP
     return "\n".join([*lines, "</svg>", ""])
 

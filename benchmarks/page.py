@@ -14,6 +14,8 @@ from benchmarks.shapes import SHAPES
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BEGIN, END = "<!-- figures: written by make bench-chart -->\n", "<!-- end of figures -->\n"
 
+_FEWEST_RUNS = 3
+
 
 def tables(figures: Mapping[str, Any]) -> str:
     """Return the kept figures as Markdown."""
@@ -25,6 +27,8 @@ def tables(figures: Mapping[str, Any]) -> str:
         f"Spark {machine['pyspark']}, load before the first run {machine['load_before']}; "
         f"median of {' or '.join(map(str, runs))}."
     )
+    if runs[0] < _FEWEST_RUNS:
+        about = f"**A draft of too few runs.** {about}"
     parts = (_sides(shapes), _shares(shapes), _kills(shapes))
     return "\n\n".join([about, *("\n".join(part) for part in parts)]) + "\n"
 

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import kept
+from benchmarks import chart, kept, page
 from benchmarks.processes import Tree, members_of
+from benchmarks.shapes import SHAPES
 from tests.soon import PATIENCE
 
 TWO_SLEEPERS = (
@@ -73,6 +75,16 @@ def test_streams_and_a_killed_chain_are_published_whole() -> None:
     assert done.returncode == 0, done.stderr
     (kill,) = json.loads(done.stdout.splitlines()[-1])["shapes"]["chain"]["kills"]
     assert kill["rows_published"] == kill["rows_source"] == 200_000
+
+
+def test_the_documentation_shows_the_kept_figures() -> None:
+    figures = kept.read()
+    assert set(figures["shapes"]) == set(SHAPES)
+    text = (page.DOCS / "benchmarks.md").read_text()
+    assert text.partition(page.BEGIN)[2].partition(page.END)[0].strip() == page.tables(figures).strip()
+    drawn = chart.draw(figures)
+    assert (page.DOCS / "images" / "benchmarks.svg").read_text() == drawn
+    ElementTree.fromstring(drawn)
 
 
 def test_a_change_compares_ratios_and_so_forgets_the_speed_of_the_machine() -> None:
