@@ -65,10 +65,12 @@ class Application:
         self._figures: dict[str, dict[str, Any]] = {}
         self._errors: dict[str, BaseException] = {}
         self._bar: Bar | None = None
+        self._starts_at_once = config.options.spark == "always" or is_submitted()
         self._cluster = Cluster(
             "rfr full refresh " + ", ".join(config.streams),
             preload=config.source.class_path is None,
             executor_wait=config.options.executor_wait,
+            always=self._starts_at_once,
         )
 
     def run(self) -> int:
@@ -89,7 +91,7 @@ class Application:
 
     def _refresh_all(self) -> None:
         """Refresh every stream, and note the figures and errors."""
-        if self._config.options.spark == "always" or is_submitted():
+        if self._starts_at_once:
             self._cluster.start()
         if self._bar is not None:
             self._bar.say("Spark is starting" if self._cluster.is_started else "the first pages are read")

@@ -18,6 +18,7 @@ import threading
 import time
 import zipimport
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -39,7 +40,7 @@ _R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 EXECUTOR_PACKAGES: Final[Mapping[str, str]] = {
-    **{name: name for name in ("pyarrow", "numpy", "orjson", "pydantic", "jinja2", "requests", "tenacity")},
+    **{name: name for name in ("pyarrow", "numpy", "orjson", "pydantic", "jinja2", "urllib3", "certifi", "tenacity")},
     "yaml": "pyyaml",
     "pyiceberg": "pyiceberg",
 }
@@ -47,6 +48,9 @@ EXECUTOR_PACKAGES: Final[Mapping[str, str]] = {
 _REMEDY: Final = "set spark.pyspark.python to a Python on the executors' machines that has"
 _LOOK_SECONDS: Final = 10.0
 _REPORT_SECONDS: Final = 60.0
+DRIVER_BYTES: Final = 16 * 1024 * 1024
+"""Up to here, a load is published by the driver where Spark is not up when everything is read."""
+_BYTES_A_THREAD: Final = 1024 * 1024
 
 
 class _NoPandas:
@@ -95,14 +99,28 @@ class _TaskFailure:
     error: BaseException
 
 
+class DriverJobs:
+    """Jobs that the driver runs itself.
+
+    :ivar cores: tasks that run at the same time
+    """
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+
+    def run(self, function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        """Run ``function`` once for each item; return the results in the items' order."""
+        with ThreadPoolExecutor(self.cores, thread_name_prefix="rfr-publish") as pool:
+            return _results(list(pool.map(lambda item: next(_each(function)(iter((item,)))), items)))
+
+
 class Cluster:
     """The Spark application; :meth:`start` returns at once, the first :meth:`run` after it waits for Spark.
-
-    Before the start, jobs run in the driver: a small load is published sooner than Spark is up.
 
     :param settings: Spark settings for an application that this process starts itself
     :param preload: load the tasks' modules before local workers fork, without pandas; not where user code runs
     :param executor_wait: seconds after which a job without executors is an error; None for no limit
+    :param always: run all jobs on Spark, also where the driver would be done sooner than Spark is up
     :ivar is_started: whether Spark was started, or is being started
     :ivar submitted: jobs so far
     :ivar running: tasks of the jobs that have not ended
@@ -115,8 +133,10 @@ class Cluster:
         *,
         preload: bool = False,
         executor_wait: float | None = None,
+        always: bool = False,
     ) -> None:
         self._app_name = app_name
+        self._always = always
         self._preload = preload
         self._executor_wait = executor_wait
         self._settings = settings or {}
@@ -136,10 +156,16 @@ class Cluster:
             self.is_started = True
         threading.Thread(target=self._start, name="rfr-spark-start", daemon=True).start()
 
-    def settle(self) -> None:
-        """Wait for Spark if it was started; raise the error of its start."""
-        if self.is_started:
-            self.context  # noqa: B018 - waits, and raises
+    def jobs_for(self, size: int) -> Cluster | DriverJobs:
+        """Return what publishes a load soonest: Spark, for which this waits, or the driver.
+
+        :param size: bytes of the ledger's files
+        :raises SparkJobError: Spark did not start
+        """
+        if not self.is_started or not (self._always or self.ready.is_set() or size > DRIVER_BYTES):
+            return DriverJobs(min(os.cpu_count() or 1, 2) if size > _BYTES_A_THREAD else 1)
+        self.context  # noqa: B018 - waits, and raises
+        return self
 
     @property
     def context(self) -> SparkContext:
@@ -153,9 +179,7 @@ class Cluster:
 
     @property
     def cores(self) -> int:
-        """Return how many tasks can run at the same time on the executors that there are now; 1 without Spark."""
-        if not self.is_started:
-            return 1
+        """Return how many tasks can run at the same time on the executors that there are now."""
         # Not defaultParallelism, which is at least two outside the local mode, also with a single core.
         context = self.context
         with _readable_errors():
@@ -195,8 +219,6 @@ class Cluster:
         """
         if not items:
             return []
-        if not self.is_started:
-            return _results(_each(function)(iter(items)))
         context = self.context
         with self._lock:
             self.submitted += 1

@@ -127,10 +127,8 @@ class Refresh:
                 # Under the heartbeat: a cluster may give its first executors later than another run waits for a silent
                 # one.
                 with self._phase("spark_start"):
-                    self._rounds.cluster.settle()
-                publisher = Publisher(
-                    self.ledger, book, self._rounds.cluster, self._target, self._stream, self._rules, self._config
-                )
+                    jobs = self._rounds.cluster.jobs_for(self.ledger.held.bytes)
+                publisher = Publisher(self.ledger, book, jobs, self._target, self._stream, self._rules, self._config)
                 with self._phase("publish"):
                     try:
                         outcome = publisher.publish()

@@ -35,7 +35,7 @@ from airflow_provider_rfr.lake.inference import arrow_schema
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import counted, full_names, listed
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
-from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
@@ -267,7 +267,7 @@ class Publisher:
 
     ledger: Ledger
     book: PartitionBook
-    cluster: Cluster
+    jobs: Cluster | DriverJobs
     target: TargetTable
     stream: PagedStream
     rules: ColumnRules
@@ -349,7 +349,7 @@ class Publisher:
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
         tasks, target = self._plan(header, staged)
         try:
-            results = self.cluster.run(run_publish_task, tasks)
+            results = self.jobs.run(run_publish_task, tasks)
             self._check_results(results, staged)
             self._note_fields(results, _without(target.rows, self.rules.constants))
             written = [file for result in results for file in result.written]
@@ -416,7 +416,7 @@ class Publisher:
         if self.book.live_chains:
             seen, noted = SeenColumns(), frozenset()
         shares = self._shares({location: size for location, size in files.items() if location not in noted})
-        return sum(self.cluster.run(see_share, shares), seen)
+        return sum(self.jobs.run(see_share, shares), seen)
 
     def _shares(self, files: Mapping[str, int]) -> list[LedgerFiles]:
         """Return the ledger files, of which ``files`` has the bytes, in shares of about equal size.
@@ -424,7 +424,7 @@ class Publisher:
         One a core, more when there is much.
         """
         sizes = sorted(((size, location) for location, size in files.items()), reverse=True)
-        count = min(len(sizes), max(self.cluster.cores, sum(size for size, _ in sizes) // _BYTES_A_TASK))
+        count = min(len(sizes), max(self.jobs.cores, sum(size for size, _ in sizes) // _BYTES_A_TASK))
         totals = [0] * count
         groups: list[tuple[str, ...]] = [()] * count
         for size, name in sizes:
@@ -488,14 +488,14 @@ class Publisher:
         buckets = max(1, staged // _KEYS_A_BUCKET)
         searches = [KeySearch(self.ledger.store, companions, bucket, buckets) for bucket in range(buckets)]
         losers: dict[str, list[int]] = {}
-        for duplicates in self.cluster.run(find_losers, searches):
+        for duplicates in self.jobs.run(find_losers, searches):
             for companion, rows in duplicates.items():
                 losers.setdefault(companion, []).extend(rows)
         if not losers:
             return written, 0
         hit = [(tasks[0], file, losers[file.keys]) for file in written if file.keys in losers]
         kept = [file for file in written if file.keys not in losers]
-        again = [file for files in self.cluster.run(lambda item: drop_rows(*item), hit) for file in files]
+        again = [file for files in self.jobs.run(lambda item: drop_rows(*item), hit) for file in files]
         # Not within the job: a task that Spark runs again reads the same file once more.
         self.ledger.store.delete(file.file.location for _, file, _ in hit)
         return [*kept, *again], sum(len(rows) for rows in losers.values())

@@ -32,7 +32,7 @@ from airflow_provider_rfr.refresh.budget import (
     SleepClock,
     StreamBudget,
 )
-from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.cluster import DRIVER_BYTES, Cluster
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import FlushLabel, TaskFigures
@@ -49,9 +49,8 @@ _SLOW_PAGE_THREADS = 32
 _REJOIN_SECONDS = 2.0
 _WAIT_SECONDS = 1.0
 _LEAST_AT_ONCE = 4
-# A load that is read within these limits is read and published by the driver, unless Spark has been started anyway.
+# A load that is read within this time and DRIVER_BYTES of records needs no Spark.
 _DRIVER_SECONDS = 1.5
-_DRIVER_BYTES = 16 * 1024 * 1024
 
 
 class _PrefetchBudget(StreamBudget):
@@ -73,7 +72,7 @@ class _PrefetchBudget(StreamBudget):
 
     def heartbeat(self, heartbeat: Heartbeat) -> bool:
         now = time.monotonic()
-        if now - self._began > _DRIVER_SECONDS or heartbeat.bytes > _DRIVER_BYTES:
+        if now - self._began > _DRIVER_SECONDS or heartbeat.bytes > DRIVER_BYTES:
             self._cluster.start()
         if not self._cluster.ready.is_set():
             return False
@@ -204,7 +203,7 @@ class StreamReader:
     def _prefetch(self, rounds: Rounds) -> None:
         """Read in the driver while Spark starts."""
         ordinals, ready = self.book.open_ordinals(), rounds.cluster.ready
-        if self.ledger.held.bytes > _DRIVER_BYTES:
+        if self.ledger.held.bytes > DRIVER_BYTES:
             # An earlier attempt read so much that Spark has to publish it.
             rounds.cluster.start()
         if not (self.options.head_start and ordinals) or ready.is_set():

@@ -16,9 +16,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.exceptions import PreflightError, SourceError, SparkJobError
+from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, SourceError, SparkJobError
 from airflow_provider_rfr.refresh import cluster
 from airflow_provider_rfr.refresh.cluster import (
+    DRIVER_BYTES,
+    Cluster,
+    DriverJobs,
     _each,
     _spark_error,
     _TaskFailure,
@@ -204,3 +207,40 @@ def test_an_archive_that_is_added_later_is_imported_from(tmp_path: Path, monkeyp
         file.writestr("added_by_spark.py", "")
     importlib.invalidate_caches()
     assert importlib.import_module("added_by_spark").__name__ == "added_by_spark"
+
+
+class NeverUp(Cluster):
+    """Spark that is being started, and not up."""
+
+    def _start(self) -> None: ...
+
+    @property
+    def context(self) -> Any:
+        raise AssertionError("waits for Spark")
+
+
+def test_the_driver_publishes_what_it_has_read_before_spark_is_up() -> None:
+    starting = NeverUp("test")
+    assert isinstance(starting.jobs_for(2**40), DriverJobs), "Spark was not started"
+    starting.start()
+    jobs = starting.jobs_for(DRIVER_BYTES)
+    assert isinstance(jobs, DriverJobs)
+    assert jobs.run(abs, range(-50, 0)) == list(range(50, 0, -1))
+    with pytest.raises(AssertionError, match="waits"):
+        starting.jobs_for(DRIVER_BYTES + 1)
+    always = NeverUp("test", always=True)
+    always.start()
+    with pytest.raises(AssertionError, match="waits"):
+        always.jobs_for(1)
+    starting.ready.set()
+    with pytest.raises(AssertionError, match="waits"):
+        starting.jobs_for(1)
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("a", "b"), ConnectionError("c")])
+def test_the_error_of_a_job_in_the_driver_is_raised_as_it_is(error: Exception) -> None:
+    def fail(item: int) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        DriverJobs(2).run(fail, [1, 2, 3])

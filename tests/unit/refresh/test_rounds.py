@@ -54,7 +54,8 @@ class Threads:
 
     def start(self) -> None: ...
 
-    def settle(self) -> None: ...
+    def jobs_for(self, size: int) -> Any:
+        return self
 
     def run(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         with ThreadPoolExecutor(max(1, len(items))) as pool:
