@@ -9,6 +9,7 @@ in every worker.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -92,6 +93,18 @@ def read_archives_once() -> None:
     zipimport.zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]
 
 
+_frozen_modules = 0
+
+
+def _freeze_modules() -> None:
+    """Hide the objects of new modules from the garbage collector, which Spark calls after each task."""
+    global _frozen_modules
+    if len(sys.modules) > _frozen_modules:
+        gc.collect()
+        gc.freeze()
+        _frozen_modules = len(sys.modules)
+
+
 @dataclass(frozen=True, slots=True)
 class _TaskFailure:
     """An error that ended a task, and would end it again."""
@@ -157,7 +170,7 @@ class Cluster:
         threading.Thread(target=self._start, name="rfr-spark-start", daemon=True).start()
 
     def jobs_for(self, size: int) -> Cluster | DriverJobs:
-        """Return what publishes a load soonest: Spark, for which this waits, or the driver.
+        """Return the runner of a publish: Spark, for which this waits, or the driver where that is done sooner.
 
         :param size: bytes of the ledger's files
         :raises SparkJobError: Spark did not start
@@ -232,7 +245,7 @@ class Cluster:
     def _collect(self, context: SparkContext, function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
         with _readable_errors(context), executors_awaited(context, self._executor_wait):
             rdd = context.parallelize(list(items), len(items))
-            return _results(rdd.mapPartitions(_each(function)).collect())
+            return _results(rdd.mapPartitions(_in_worker(function)).collect())
 
     def stop(self) -> None:
         """End the application; a local one ends with this process, and need not be waited for."""
@@ -326,8 +339,6 @@ def _results(results: Iterable[_R | _TaskFailure]) -> list[_R]:
 
 def _each(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R | _TaskFailure]]:
     def run(items: Iterator[_T]) -> Iterator[_R | _TaskFailure]:
-        # In every task: a worker of an executor that came later must know it, too.
-        read_archives_once()
         for item in items:
             try:
                 yield function(item)
@@ -337,6 +348,18 @@ def _each(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R 
                 yield _TaskFailure(task_error(error))
 
     return run
+
+
+def _in_worker(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R | _TaskFailure]]:
+    run = _each(function)
+
+    def run_in_worker(items: Iterator[_T]) -> Iterator[_R | _TaskFailure]:
+        # In every task: a worker of an executor that came later must know it, too.
+        read_archives_once()
+        yield from run(items)
+        _freeze_modules()
+
+    return run_in_worker
 
 
 def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseException:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
-from tests.integration.conftest import run_python
+from tests.integration.conftest import ROOT, run_python
+from tests.integration.standalone import Standalone
 
 JOBS = 20
 PROGRAM = f"""
+import json, sys
 import psutil
 from airflow_provider_rfr.refresh.cluster import Cluster
 
 def seconds_of_workers():
     # User and system, of the workers and of those of the daemon that ended.
-    tree = psutil.Process().children(recursive=True)
-    workers = [process for process in tree if process.name() != "java"]
+    tree = psutil.Process(int(sys.argv[1]) or None).children(recursive=True)
+    workers = [process for process in tree if "daemon" in " ".join(process.cmdline()) and process.name() != "java"]
     assert workers
     return sum(sum(process.cpu_times()[:4]) for process in workers)
 
-cluster = Cluster("cost", preload=True)
+cluster = Cluster("cost", json.loads(sys.argv[2]), preload=True)
 cluster.start()
 cluster.run(abs, [-1, -2])
 before = seconds_of_workers()
@@ -31,5 +38,16 @@ cluster.context.stop()
 
 @pytest.mark.gate
 def test_a_job_of_two_tasks_that_do_nothing_costs_the_workers_next_to_no_cpu() -> None:
-    done = run_python("-c", PROGRAM)
+    done = run_python("-c", PROGRAM, "0", "{}")
+    assert float(done.stdout.splitlines()[-1]) < 0.05
+
+
+def test_nor_does_it_cost_the_workers_of_executors(tmp_path: Path) -> None:
+    with Standalone(tmp_path, workers=1, cores=2) as cluster:
+        settings = {
+            "spark.master": cluster.url,
+            "spark.pyspark.python": sys.executable,
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+        }
+        done = run_python("-c", PROGRAM, str(cluster.workers[0].pid), json.dumps(settings))
     assert float(done.stdout.splitlines()[-1]) < 0.05
