@@ -30,28 +30,28 @@ REVISIONS = 3
 class Battle:
     """Fights one scenario in a folder of its own, on a lake that outlives it.
 
-    :ivar before: the table that readers had before, None where there was none
+    :ivar before: the tables that readers had before, by stream
     """
 
     def __init__(self, scenario: Scenario, lake: LakeSettings, folder: Path, report: Report) -> None:
         self.scenario, self.report = scenario, report
         self._lake, self._folder = lake, folder
         self._diary = folder / "diary.jsonl"
-        self._source = Source(scenario.stream, scenario.number % REVISIONS)
-        self._target = f"raw.{scenario.stream}"
+        self._sources = {stream: Source(stream, scenario.number % REVISIONS) for stream in scenario.streams}
         self._faults: list[dict[str, Any]] = []
         self._later: list[tuple[float, str, Callable[[], None]]] = []
         self._attempts: list[Attempt] = []
-        self.before: pa.Table | None = None
+        self.before: dict[str, pa.Table] = {}
         self._api = self._new_api(0)
 
     def fight(self) -> None:
         """Run the scenario; whatever happens, nothing of it is left running."""
         catalog = open_catalog(self._lake)
-        if catalog.table_exists(self._target):
-            self.before = catalog.load_table(self._target).scan().to_arrow()
+        for stream in self.scenario.streams:
+            if catalog.table_exists(f"raw.{stream}"):
+                self.before[stream] = catalog.load_table(f"raw.{stream}").scan().to_arrow()
         self._api.start()
-        reader = Reader(self._lake, self._target)
+        readers = {stream: Reader(self._lake, f"raw.{stream}") for stream in self.scenario.streams}
         try:
             self._config = self._document()
             done = any(self._attempt(plan) for plan in self.scenario.attempts)
@@ -59,9 +59,10 @@ class Battle:
             done = done or any(self._attempt(calm) for _ in range(CALM_ATTEMPTS))
             self._settle(all_of_it=True)
             self._wait_for_survivors()
-            self._judge(reader, done)
+            self._judge(readers, done)
         finally:
-            reader.close()
+            for reader in readers.values():
+                reader.close()
             for attempt in self._attempts:
                 attempt.end()
             self._api.stop()
@@ -69,7 +70,8 @@ class Battle:
     def _document(self) -> Path:
         definition = yaml.safe_load(SHOP.read_text())
         if not self.scenario.keyed:
-            definition["streams"][self.scenario.stream].pop("primary_key")
+            for stream in self.scenario.streams:
+                definition["streams"][stream].pop("primary_key")
         definition["defaults"]["error_handler"] = {
             "max_retries": 3,
             "backoff": [{"type": "retry_after"}, {"type": "exponential", "initial": 0.2, "multiplier": 2, "max": 1}],
@@ -79,10 +81,10 @@ class Battle:
         config = {"base_url": self._api.base_url, "partitions": SIZES.partitions, "page_size": self.scenario.page_size}
         document = {
             "source": {"definition": definition, "config": config},
-            "streams": [self.scenario.stream],
+            "streams": list(self.scenario.streams),
             "target": "raw.{stream}",
             "lake": {"name": self._lake.name, "properties": dict(self._lake.properties)},
-            "options": {**self.scenario.options, "spark": "always" if self.scenario.number % 2 else "when_needed"},
+            "options": {**self.scenario.options, "spark": "always" if self.scenario.number % 4 < 2 else "when_needed"},
             "run": {"key": f"chaos/{self.scenario.number}/1"} if self.scenario.named else {},
         }
         path = self._folder / "refresh.json"
@@ -93,7 +95,8 @@ class Battle:
         """It begins in the source's present state: a request must never meet an older one."""
         latency = {"kind": "latency", "seconds": self.scenario.latency}
         faults = [latency, *self._faults]
-        return SampleApi(SIZES, port=port, faults=faults, changes=self._source.changes, diary=self._diary)
+        changes = [change for source in self._sources.values() for change in source.changes]
+        return SampleApi(SIZES, port=port, faults=faults, changes=changes, diary=self._diary)
 
     # -- attempts ----------------------------------------------------------------------------------------------
 
@@ -106,7 +109,8 @@ class Battle:
         attempt = Attempt(self._config, self._folder / f"attempt-{number}.log", supervised=plan.supervised)
         self._attempts.append(attempt)
         self.report.attempts += 1
-        clock = Clock(attempt, self._diary, self._source.pages(self.scenario.page_size))
+        pages = sum(source.pages(self.scenario.page_size) for source in self._sources.values())
+        clock = Clock(attempt, self._diary, pages)
         pending = list(plan.strikes)
         while attempt.running():
             self._run_later()
@@ -129,7 +133,7 @@ class Battle:
         self._faults = list(plan.faults)
         if plan.change is not None:
             self._wait_for_survivors()
-            self._source.change(plan.change)
+            self._sources[self.scenario.streams[0]].change(plan.change)
             self._api.change(plan.change)
             self.report.changes += 1
         self._api.set_faults({"kind": "latency", "seconds": self.scenario.latency}, *self._faults)
@@ -207,34 +211,38 @@ class Battle:
 
     # -- judgement -----------------------------------------------------------------------------------------------
 
-    def _judge(self, reader: Reader, done: bool) -> None:
+    def _judge(self, readers: dict[str, Reader], done: bool) -> None:
         report = self.report
         report.scenarios += 1
         pages = diary_of(self._diary)
         report.pages_given += len(pages)
         report.pages_refetched += refetched(pages)
         report.overlap_checks += sum(attempt.figures().get("overlap_checks", 0) for attempt in self._attempts)
-        reader.poll(open_catalog(self._lake))
-        reader.close()
+        for reader in readers.values():
+            reader.poll(open_catalog(self._lake))
+            reader.close()
         if not done:
             report.unfinished += 1
             report.notes.append(f"{self.scenario.number} not published: {self._attempts[-1].output()[-1500:]}")
             return
         report.published += 1
-        served = served_pairs(pages)
-        catalog = open_catalog(self._lake)
-        rows = catalog.load_table(self._target).scan().to_arrow()
-        findings = self._source.judge(rows, served)
-        generation = rows["_rfr_generation"][0].as_py()
-        ledger = catalog.load_table(f"{self._target}__rfr_ledger").scan(row_filter=f"generation = {generation}")
-        findings.chains_broken += broken_chains(ledger.to_arrow(), rows, pages)
-        report.count(findings)
-        if findings:
-            report.notes.append(f"{self.scenario.number}: {findings}")
-        self._judge_reader(reader, served)
+        for stream, reader in readers.items():
+            self._judge_table(stream, self._sources[stream].own(pages))
+            self._judge_reader(stream, reader, served_pairs(self._sources[stream].own(pages)))
 
-    def _judge_reader(self, reader: Reader, served: set[tuple[int, int]]) -> None:
-        """Each distinct table that was seen: the one from before, or one whole generation of this refresh."""
+    def _judge_table(self, stream: str, pages: list[dict[str, Any]]) -> None:
+        catalog = open_catalog(self._lake)
+        rows = catalog.load_table(f"raw.{stream}").scan().to_arrow()
+        findings = self._sources[stream].judge(rows, served_pairs(pages))
+        generation = rows["_rfr_generation"][0].as_py()
+        ledger = catalog.load_table(f"raw.{stream}__rfr_ledger").scan(row_filter=f"generation = {generation}")
+        findings.chains_broken += broken_chains(ledger.to_arrow(), rows, pages)
+        self.report.count(findings)
+        if findings:
+            self.report.notes.append(f"{self.scenario.number} {stream}: {findings}")
+
+    def _judge_reader(self, stream: str, reader: Reader, served: set[tuple[int, int]]) -> None:
+        """Judge each distinct table that was seen: the one from before, or one whole generation of this refresh."""
         self.report.reads += reader.polls
         halves = len(reader.torn) + reader.vanished
         generations: Counter[int] = Counter()
@@ -242,10 +250,10 @@ class Battle:
             names = set(rows["_rfr_generation"].to_pylist())
             generations.update(names)
             # The table from before was judged by its own scenario, and is the first that the reader saw.
-            old = self.before is not None and position == 0 and rows.equals(self.before)
-            if len(names) != 1 or not (old or not self._source.judge(rows, served)):
+            old = stream in self.before and position == 0 and rows.equals(self.before[stream])
+            if len(names) != 1 or not (old or not self._sources[stream].judge(rows, served)):
                 halves += 1
         halves += sum(count - 1 for count in generations.values())
         self.report.half_tables += halves
         if halves:
-            self.report.notes.append(f"{self.scenario.number}: half tables {dict(generations)} {reader.torn}")
+            self.report.notes.append(f"{self.scenario.number} {stream}: half tables {dict(generations)} {reader.torn}")

@@ -62,7 +62,7 @@ class Campaign:
         elif len(self.report.notes) == notes:
             shutil.rmtree(folder)
         took = time.monotonic() - began
-        self._say(f"{scenario.number} {scenario.stream}: {took:.1f} s, {self.report.kills} kills in all")
+        self._say(f"{scenario.number} {', '.join(scenario.streams)}: {took:.1f} s, {self.report.kills} kills in all")
 
     def _lake_for(self, scenario: Scenario) -> LakeSettings:
         if self._lake is None or scenario.number % SCENARIOS_A_LAKE == 0:

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_rfr.sample_api.dataset import Dataset, canonical
-from tests.chaos.plan import CHILDREN, COLLECTIONS, SIZES
+from tests.chaos.plan import CHILDREN, COLLECTIONS, PARENTS, SIZES
 
 Pair = tuple[int, int]
 
@@ -76,7 +76,13 @@ class Source:
     def partition_of(self, number: int) -> str:
         if self.stream == CHILDREN:
             return f"/customers/{(number - 1) % SIZES.customers + 1}/orders"
+        if self.stream == PARENTS:
+            return COLLECTIONS[PARENTS]
         return f"/partitions/{(number - 1) // SIZES.items_per_partition}/items"
+
+    def own(self, pages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the pages of the diary that are of this stream."""
+        return [page for page in pages if page["path"] in self._versions[0]]
 
     def pages(self, page_size: int) -> int:
         """Pages of the newest version."""

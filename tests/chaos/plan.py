@@ -16,8 +16,8 @@ from typing import Any
 from airflow_provider_rfr.sample_api.dataset import Sizes
 
 SIZES = Sizes(records=480, customers=12, partitions=6, pages=8, page_records=20)
-ITEMS, CHILDREN = "items", "customer_orders"
-COLLECTIONS = {ITEMS: "/partitions/items", CHILDREN: "/customers/orders"}
+ITEMS, CHILDREN, PARENTS = "items", "customer_orders", "customers"
+COLLECTIONS = {ITEMS: "/partitions/items", CHILDREN: "/customers/orders", PARENTS: "/customers"}
 
 
 class Victim(str, Enum):
@@ -84,12 +84,13 @@ class AttemptPlan:
 class Scenario:
     """One refresh, until it is published.
 
-    :ivar keyed: whether the stream has a primary key, by which a publish could hide a doubled row
+    :ivar streams: refreshed side by side; the first one is that whose answers fail and whose source changes
+    :ivar keyed: whether the streams have primary keys, by which a publish could hide a doubled row
     :ivar named: whether the attempts are one run with a key, as in Airflow
     """
 
     number: int
-    stream: str
+    streams: tuple[str, ...]
     keyed: bool
     named: bool
     latency: float
@@ -111,9 +112,10 @@ def _scenario(chance: random.Random, number: int) -> Scenario:
         "head_start": chance.random() < 0.5,
     }
     attempts = chance.choice([3, 4, 5, 6, 7, 8])
+    others = tuple(other for other in (PARENTS, CHILDREN, ITEMS) if other != stream) if number % 2 else ()
     return Scenario(
         number,
-        stream,
+        (stream, *others),
         chance.random() < 0.5,
         chance.random() < 0.8,
         chance.choice([0.005, 0.03, 0.08]),

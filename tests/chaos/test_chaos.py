@@ -53,7 +53,7 @@ def blind(seed: int) -> Iterator[Scenario]:
     strike = Strike(Blow.KILL, Victim.DRIVER, Moment(When.PAGES, 0.3, 0.1), 0, 0)
     attempts = (AttemptPlan((strike,), (), None, False), AttemptPlan((), (), SHRINK, False))
     options = {"concurrency": 4, "round_seconds": 3, "head_start": True, "on_source_change": "accept"}
-    yield Scenario(0, ITEMS, False, True, 0.08, 10, options, attempts)
+    yield Scenario(0, (ITEMS,), False, True, 0.08, 10, options, attempts)
 
 
 def test_the_campaign_sees_the_rows_that_a_blind_refresh_loses(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_the_oracle_finds_a_chain_that_is_not_whole() -> None:
 
 
 def halves_of(tmp_path: Path, *tables: list[dict[str, Any]], torn: int = 0) -> int:
-    battle = Battle(next(one for one in scenarios(1) if one.stream == ITEMS), SimpleNamespace(), tmp_path, Report())
-    battle._source = Source(ITEMS, 0)
+    battle = Battle(next(one for one in scenarios(1) if one.streams == (ITEMS,)), SimpleNamespace(), tmp_path, Report())
+    battle._sources = {ITEMS: Source(ITEMS, 0)}
     seen = {bytes([number]): pa.Table.from_pylist(rows) for number, rows in enumerate(tables)}
     served = {(row["id"], 0) for row in records(Dataset(SIZES), ITEMS)}
-    battle._judge_reader(SimpleNamespace(polls=1, torn=["gone"] * torn, vanished=0, seen=seen), served)
+    battle._judge_reader(ITEMS, SimpleNamespace(polls=1, torn=["gone"] * torn, vanished=0, seen=seen), served)
     return battle.report.half_tables
 
 
