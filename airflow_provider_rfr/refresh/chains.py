@@ -10,7 +10,6 @@ overlap check after a crash. Idle threads read addressable chains ahead.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from array import array
@@ -30,6 +29,8 @@ from airflow_provider_rfr.refresh.pages import (
     decode_token,
     encode_records,
     encode_token,
+    mark_of,
+    marks_of,
 )
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.paged import PageGuard
@@ -134,36 +135,6 @@ class FetchedPage:
 
     row: PageRow
     page: Page
-
-
-def seen_marks(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the marks of committed rows of one chain, as :class:`ChainState` carries them."""
-    marks = array("Q")
-    for row in rows:
-        checksum = row["checksum"] if row["record_count"] else None
-        marks.extend(_marks(row["page"], row["token_in"], row["token_out"], checksum))
-    return marks.tobytes()
-
-
-def _marks(page: int, token_in: str | None, token_out: str | None, checksum: str | None) -> dict[int, str]:
-    """Return the marks of one page's tokens and records, each with the name that an error gives it.
-
-    :param checksum: None where the page's records may come again
-    """
-    names = {}
-    if page == 1 and token_in is not None:
-        names[f"t{token_in}"] = f"the page token {token_in:.80}"
-    if token_out is not None:
-        names[f"t{token_out}"] = f"the page token {token_out:.80}"
-    # The last one: _repeats_last() takes a chain's last mark for that of its newest records.
-    if checksum is not None:
-        names[f"c{checksum}"] = "a page with the same records"
-    return {_mark(text): name for text, name in names.items()}
-
-
-def _mark(text: str) -> int:
-    # Eight bytes, because the marks of all pages of a chain travel with each of its tasks.
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 class Chain:
@@ -271,7 +242,7 @@ class Chain:
         self._ready[request.number] = outcome
         rows: list[PageRow] = []
         while self.open and (following := self._ready.get(self.pages + 1)) is not None:
-            if isinstance(following, FetchedPage) and self._guard.is_doubtful(following.page):
+            if self._is_doubtful(following):
                 if self.pages + 2 in self._in_flight:
                     break
                 # An empty page behind it, which was requested ahead, is the second answer.
@@ -282,6 +253,14 @@ class Chain:
             elif (row := self._accept(following)) is not None:
                 rows.append(row)
         return rows
+
+    def _is_doubtful(self, outcome: FetchedPage | BaseException) -> bool:
+        """Tell whether the next page is empty and has to be confirmed, if it was requested with the right token."""
+        return (
+            isinstance(outcome, FetchedPage)
+            and self._guard.is_doubtful(outcome.page)
+            and outcome.row.token_in == encode_token(self.token)
+        )
 
     def _is_empty(self, number: int) -> bool:
         page = self._ready.get(number)
@@ -386,7 +365,7 @@ class Chain:
         """
         is_end = self._on_repeated_page == "end"
         # A mark is made only where it decides: each page comes by here, under the scheduler's lock.
-        is_known = page.is_beyond and row.record_count > 0 and _mark(f"c{row.checksum}") in self._seen_set
+        is_known = page.is_beyond and row.record_count > 0 and mark_of(f"c{row.checksum}") in self._seen_set
         if is_known or (is_end and self._repeats_last(row)):
             nothing = encode_records(())
             is_first_again = row.page == 2 and not page.is_beyond
@@ -406,12 +385,12 @@ class Chain:
 
     def _repeats_last(self, row: PageRow) -> bool:
         """Tell whether a page has the records of the page before it, whose last mark is that of its records."""
-        return bool(row.record_count and self._seen and self._seen[-1] == _mark(f"c{row.checksum}"))
+        return bool(row.record_count and self._seen and self._seen[-1] == mark_of(f"c{row.checksum}"))
 
     def _is_repeated(self, row: PageRow) -> bool:
         """Remember a page; return True if it came before, and the chain starts again or ends with an error."""
-        marks = _marks(row.page, row.token_in, row.token_out, row.checksum if row.record_count else None)
-        accepted = _mark(f"c{row.checksum}") if self._on_repeated_page == "accept" else None
+        marks = marks_of(row.page, row.token_in, row.token_out, row.checksum if row.record_count else None)
+        accepted = mark_of(f"c{row.checksum}") if self._on_repeated_page == "accept" else None
         repeated = next((name for mark, name in marks.items() if mark in self._seen_set and mark != accepted), None)
         if repeated is not None and not self.restarts:
             # One bad answer may have caused a loop, and may be committed already: so start again, once per attempt.

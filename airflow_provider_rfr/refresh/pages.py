@@ -10,6 +10,7 @@ import hashlib
 import json
 import time
 import uuid
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -152,6 +153,37 @@ def encode_records(records: Sequence[Mapping[str, Any]]) -> bytes:
 def checksum_of(records: bytes) -> str:
     """Return a page's checksum; of its records only, so that a page that moved is recognised."""
     return hashlib.blake2b(records, digest_size=12).hexdigest()
+
+
+def seen_marks(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the marks of committed rows of one chain, as a chain's state carries them."""
+    marks = array("Q")
+    for row in rows:
+        checksum = row["checksum"] if row["record_count"] else None
+        marks.extend(marks_of(row["page"], row["token_in"], row["token_out"], checksum))
+    return marks.tobytes()
+
+
+def marks_of(page: int, token_in: str | None, token_out: str | None, checksum: str | None) -> dict[int, str]:
+    """Return the marks of one page's tokens and records, each with the name that an error gives it.
+
+    :param checksum: None where the page's records may come again
+    """
+    names = {}
+    if page == 1 and token_in is not None:
+        names[f"t{token_in}"] = f"the page token {token_in:.80}"
+    if token_out is not None:
+        names[f"t{token_out}"] = f"the page token {token_out:.80}"
+    # The last one: Chain._repeats_last() takes a chain's last mark for that of its newest records.
+    if checksum is not None:
+        names[f"c{checksum}"] = "a page with the same records"
+    return {mark_of(text): name for text, name in names.items()}
+
+
+def mark_of(text: str) -> int:
+    """Return the mark of a token or of a checksum."""
+    # Eight bytes, because the marks of all pages of a chain travel with each of its tasks.
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def page_row(

@@ -32,7 +32,6 @@ from airflow_provider_rfr.refresh.chains import (
     OverlapCheck,
     PartitionProgress,
     PartitionWork,
-    seen_marks,
 )
 from airflow_provider_rfr.refresh.pages import (
     REMEDY_FOR_IGNORED_TOKEN,
@@ -40,6 +39,7 @@ from airflow_provider_rfr.refresh.pages import (
     FlushLabel,
     PageFile,
     SeenColumns,
+    seen_marks,
 )
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD
 

@@ -32,7 +32,6 @@ from airflow_provider_rfr.refresh.chains import (
     PartitionProgress,
     PartitionWork,
     Scheduler,
-    seen_marks,
 )
 from airflow_provider_rfr.refresh.cluster import may_pass, task_attempt, task_error
 from airflow_provider_rfr.refresh.config import secret_values
@@ -44,6 +43,7 @@ from airflow_provider_rfr.refresh.pages import (
     TaskFigures,
     check_key_of_page,
     page_row,
+    seen_marks,
 )
 from airflow_provider_rfr.refresh.partitions import choose_adopted, uncommitted_files
 from airflow_provider_rfr.streams.core import NextPage, Page, ReadContext

@@ -22,9 +22,8 @@ from airflow_provider_rfr.refresh.chains import (
     PartitionWork,
     Scheduler,
     _PageRequest,
-    seen_marks,
 )
-from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, encode_records
+from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, encode_records, seen_marks
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 from tests.unit.refresh.paged_sources import row_of
 
