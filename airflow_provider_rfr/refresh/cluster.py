@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -96,7 +97,7 @@ def read_archives_once() -> None:
 _frozen_modules = 0
 
 
-def _freeze_modules() -> None:
+def freeze_modules() -> None:
     """Hide the objects of new modules from the garbage collector, which Spark calls after each task."""
     global _frozen_modules
     if len(sys.modules) > _frozen_modules:
@@ -124,7 +125,7 @@ class DriverJobs:
     def run(self, function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
         """Run ``function`` once for each item; return the results in the items' order."""
         with ThreadPoolExecutor(self.cores, thread_name_prefix="rfr-publish") as pool:
-            return _results(list(pool.map(lambda item: next(_each(function)(iter((item,)))), items)))
+            return _results(pool.map(partial(_outcome, function), items))
 
 
 class Cluster:
@@ -337,29 +338,28 @@ def _results(results: Iterable[_R | _TaskFailure]) -> list[_R]:
     return values
 
 
-def _each(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R | _TaskFailure]]:
-    def run(items: Iterator[_T]) -> Iterator[_R | _TaskFailure]:
-        for item in items:
-            try:
-                yield function(item)
-            except Exception as error:
-                if may_pass(error):
-                    raise
-                yield _TaskFailure(task_error(error))
+def _outcome(function: Callable[[_T], _R], item: _T) -> _R | _TaskFailure:
+    """Run a task; return its result, or the error that would end it again.
 
-    return run
+    :raises Exception: what may pass
+    """
+    try:
+        return function(item)
+    except Exception as error:
+        if may_pass(error):
+            raise
+        return _TaskFailure(task_error(error))
 
 
 def _in_worker(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R | _TaskFailure]]:
-    run = _each(function)
-
-    def run_in_worker(items: Iterator[_T]) -> Iterator[_R | _TaskFailure]:
+    def run(items: Iterator[_T]) -> Iterator[_R | _TaskFailure]:
         # In every task: a worker of an executor that came later must know it, too.
         read_archives_once()
-        yield from run(items)
-        _freeze_modules()
+        for item in items:
+            yield _outcome(function, item)
+        freeze_modules()
 
-    return run_in_worker
+    return run
 
 
 def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseException:

@@ -6,9 +6,7 @@ of processor time each, on cores that should read pages.
 
 from __future__ import annotations
 
-import gc
-
-from airflow_provider_rfr.refresh.cluster import read_archives_once, without_pandas
+from airflow_provider_rfr.refresh.cluster import freeze_modules, read_archives_once, without_pandas
 
 if __name__ == "__main__":
     read_archives_once()
@@ -21,6 +19,5 @@ if __name__ == "__main__":
 
     # Spark collects garbage after each task. The modules' objects, some 90,000, live as long as the workers: they
     # are taken out of what the collector goes through.
-    gc.collect()
-    gc.freeze()
+    freeze_modules()
     manager()

@@ -22,7 +22,7 @@ from airflow_provider_rfr.refresh.cluster import (
     DRIVER_BYTES,
     Cluster,
     DriverJobs,
-    _each,
+    _outcome,
     _spark_error,
     _TaskFailure,
     check_packages,
@@ -162,8 +162,7 @@ def result_of(error: Exception) -> Any:
     def fail(item: Any) -> None:
         raise error
 
-    [result] = _each(fail)(iter([1]))
-    return result
+    return _outcome(fail, 1)
 
 
 @pytest.mark.parametrize(
