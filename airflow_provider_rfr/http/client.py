@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlencode
 
 from urllib3 import BaseHTTPResponse, HTTPHeaderDict, PoolManager
-from urllib3.exceptions import DecodeError, HTTPError, LocationParseError, ProxyError
+from urllib3.exceptions import DecodeError, HTTPError, ProxyError
 from urllib3.util import Timeout, make_headers, parse_url
 
 from airflow_provider_rfr import __version__
@@ -74,7 +74,7 @@ class Request:
             headers.update(self.headers)
             url, login = _address(self.url)
             query = _encoded(self.query)
-        except (LocationParseError, UnicodeError, ValueError):
+        except ValueError:
             return None
         if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(text) for name, text in headers.items()):
             return None
@@ -208,7 +208,7 @@ class Client:
         *,
         verify: bool | str = True,
     ) -> Answer | NoAnswer:
-        """Send a request that another library has written, as :meth:`send` does."""
+        """Send a request that is written already, as :meth:`send` does."""
         problem: Exception | None = None
         url, body = message.url, None
         with attempt_of_this_thread(deadline, guard, limits.connect, limits.read):

@@ -220,7 +220,7 @@ class Chain:
             if head + 1 in self._in_flight:
                 return None
             del self._ready[head]
-        if head not in self._in_flight and head not in self._ready:
+        if head not in self._in_flight:
             return self._request(head, self.token)
         for number in range(head + 1, head + self._window(window)):
             if number not in self._in_flight and number not in self._ready:

@@ -63,11 +63,7 @@ class Ledger:
         self._committed: float | None = None
         self._fenced: FencedError | None = None
         self._lock = threading.RLock()
-        # So that the publish of a small refresh reads none of its files twice. Files are never changed.
-        self._kept: dict[str, pa.Table] = {}
-        self._noted: set[str] = set()
-        self._seen = SeenColumns()
-        self._kept_pages = 0
+        self._forget_files()
         self.header = read_header(table.summary(GENERATION_KEY))
 
     @property
@@ -135,7 +131,7 @@ class Ledger:
         # If this process dies before the commit, nothing names the files. Their footer has no label, so no attempt
         # adopts them, and they are deleted with the generation's folder.
         self._commit(files, header.taken_over(partitions=len(keys)), expected=before)
-        self._noted, self._seen = set(), SeenColumns()
+        self._forget_files()
         return PartitionBook(keys, values)
 
     def take_over(
@@ -270,7 +266,7 @@ class Ledger:
 
     def look_again(self) -> None:
         """Load the commits of others; only before this attempt opens or takes over a generation."""
-        self._noted, self._seen = set(), SeenColumns()
+        self._forget_files()
         self._table.reload()
         self.header = read_header(self._table.summary(GENERATION_KEY))
 
@@ -329,6 +325,14 @@ class Ledger:
         for location, pages in read.items():
             self._keep_rows(location, pages.replace_schema_metadata(), SeenColumns.from_footer(pages.schema.metadata))
         return pa.concat_tables(tables) if tables else None
+
+    def _forget_files(self) -> None:
+        """Forget the pages and columns of files, which may be those of another generation."""
+        # Kept so that the publish of a small refresh reads none of its files twice. Files are never changed.
+        self._kept: dict[str, pa.Table] = {}
+        self._kept_pages = 0
+        self._noted: set[str] = set()
+        self._seen = SeenColumns()
 
     def _keep(self, files: Iterable[PageFile]) -> None:
         for file in files:
