@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,8 +21,10 @@ from functools import partial
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
+from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FileStore, is_local
 from airflow_provider_rfr.refresh.budget import HEARTBEAT_SECONDS, Budget, BudgetAddress, BudgetLimiter, Heartbeat
 from airflow_provider_rfr.refresh.chains import (
@@ -40,6 +42,7 @@ from airflow_provider_rfr.refresh.pages import (
     FlushWriter,
     PageFile,
     PageRow,
+    SeenColumns,
     TaskFigures,
     check_key_of_page,
     page_row,
@@ -113,6 +116,21 @@ class TaskResult:
     progress: tuple[PartitionProgress, ...] = ()
     figures: TaskFigures = field(default_factory=TaskFigures)
     error: BaseException | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the pages of all files as one table: that takes a hundredth of the time of a table for each file."""
+        pages = pa.concat_tables(file.pages for file in self.files).combine_chunks() if self.files else None
+        files = [(file.stored, file.pages.num_rows, file.seen) for file in self.files]
+        return _unpickled, (files, pages, self.progress, self.figures, self.error)
+
+
+def _unpickled(files: Iterable[tuple[StoredFile, int, SeenColumns | None]], pages: pa.Table, *rest: Any) -> TaskResult:
+    """Return a task's result whose files have slices of one table of pages."""
+    page_files, start = [], 0
+    for stored, rows, seen in files:
+        page_files.append(PageFile(stored, pages.slice(start, rows), seen))
+        start += rows
+    return TaskResult(tuple(page_files), *rest)
 
 
 def run_remote_tasks(address: BudgetAddress, tasks: Sequence[RoundTask]) -> list[TaskResult]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -28,6 +29,7 @@ RESPONSE_NAMES: Final = frozenset(
 )
 PREDICATE_NAMES: Final = RESPONSE_NAMES - {"last_record", "record_count"}
 RECORD_NAMES: Final = frozenset({"config", "stream_slice", "record"})
+_TEMPLATES_KEPT: Final = 1_000
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -178,10 +180,7 @@ def compile_path(
     text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None
 ) -> SourceTemplate:
     """Compile a URL path: each inserted value is one quoted part of it (``| as_path`` keeps its slashes)."""
-    if not has_expressions(text):
-        return ConstantTemplate(text)
-    _checked(text, place, frozenset(names), config, _path_environment)
-    return _ExpressionTemplate(_path_environment.from_string(text).render, place)
+    return _compile_text(text, place, frozenset(names), config, _path_environment)
 
 
 def compile_condition(
@@ -202,7 +201,7 @@ def compile_filter(
     """
     text = _with_braces(text)
     condition = _compile_text(text, place, RECORD_NAMES, config, _filter_environment)
-    tree = _filter_environment.parse(text)
+    tree, _ = _compiled(text, _filter_environment)
     if _allows_missing(tree):
         return condition, frozenset()
     for name in sorted(_fields_of("stream_slice", tree) - set(slice_fields)):
@@ -228,27 +227,10 @@ def _compile_text(
 ) -> SourceTemplate:
     if not has_expressions(text):
         return ConstantTemplate(text)
-    tree = _checked(text, place, names, config, environment)
-    outputs = tree.body[0].nodes if len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output) else []
-    stripped = text.strip()
-    if len(outputs) == 1 and stripped.startswith("{{"):
-        inner = stripped[2:-2].strip("-+").strip()
-        return _ExpressionTemplate(environment.compile_expression(inner, undefined_to_none=False), place)
-    return _ExpressionTemplate(environment.from_string(text).render, place)
-
-
-def _checked(
-    text: str,
-    place: str,
-    names: frozenset[str],
-    config: Mapping[str, Any] | None,
-    environment: _Environment = _text_environment,
-) -> nodes.Template:
     problem = ""
-    tree = nodes.Template([])
+    tree, render = nodes.Template([]), str
     try:
-        environment.compile(text)
-        tree = environment.parse(text)
+        tree, render = _compiled(text, environment)
     except TemplateError as error:
         problem = str(error.message)
     if problem:
@@ -258,7 +240,22 @@ def _checked(
     if config is not None and not _allows_missing(tree):
         for key in sorted(_fields_of("config", tree) - config.keys()):
             raise SourceDefinitionError(place, f"config has no {key!r}", suggestion(key, config))
-    return tree
+    return _ExpressionTemplate(render, place)
+
+
+@lru_cache(_TEMPLATES_KEPT)
+def _compiled(text: str, environment: _Environment) -> tuple[nodes.Template, Callable[..., Any]]:
+    """Return a template's tree, and the function that renders it; streams of one source share most of their texts.
+
+    :raises TemplateError: the text is not a template
+    """
+    tree = environment.parse(text)
+    outputs = tree.body[0].nodes if len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output) else []
+    stripped = text.strip()
+    if environment is not _path_environment and len(outputs) == 1 and stripped.startswith("{{"):
+        inner = stripped[2:-2].strip("-+").strip()
+        return tree, environment.compile_expression(inner, undefined_to_none=False)
+    return tree, environment.from_string(text).render
 
 
 def _allows_missing(tree: nodes.Template) -> bool:
