@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ class Refresh:
     """The refresh of one stream into one target.
 
     :param rounds: of the application
+    :param origin: the source as :func:`~airflow_provider_rfr.streams.loader.load_stream` reads it
     :param report: called after each commit of a round
     :param read_parent: as of :class:`ReadContext`
     :ivar figures: filled by :meth:`run`, also where it raises
@@ -70,6 +71,7 @@ class Refresh:
         catalog: Catalog,
         rounds: Rounds,
         *,
+        origin: Mapping[str, Any],
         report: Callable[[RoundReport], None],
         read_parent: ParentReader | None = None,
     ) -> None:
@@ -93,7 +95,7 @@ class Refresh:
             if part is not None:
                 check_filter(str(self._options.replace_where), self._rules.columns(SeenColumns()))
         # Executors on other machines have no files of the source.
-        self._source = dict(stream.source_for_executors(config.source.as_source()))
+        self._source = dict(stream.source_for_executors(origin))
         name = config.target_of(stream.name)
         self._catalog = catalog
         self._target = TargetTable(catalog, name)

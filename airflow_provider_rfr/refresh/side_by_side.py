@@ -54,6 +54,7 @@ class StreamRuns:
         self._report_failure = report_failure
         self._history = AttemptHistory(open_history)
         self._secrets = secrets_of(config)
+        self._source = config.source.as_source()
         options = config.options
         budget = DriverBudget(options.requests_per_second)
         self._rounds = Rounds(cluster, budget, options.concurrency, stopping, streams_at_once=options.streams_at_once)
@@ -80,7 +81,7 @@ class StreamRuns:
             return
         self._threads[stream] = None
         try:
-            source = as_paged(load_stream(self._config.source.as_source(), stream))
+            source = as_paged(load_stream(self._source, stream))
             for parent in source.parent_streams():
                 if parent.name in self._config.streams:
                     self._begin(parent.name)
@@ -117,6 +118,7 @@ class StreamRuns:
             source,
             catalog,
             self._rounds,
+            origin=self._source,
             report=lambda report: self._report(stream, report),
             read_parent=self._parents.read,
         )

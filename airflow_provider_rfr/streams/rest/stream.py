@@ -552,8 +552,14 @@ class _SourceBuilder:
         )
 
     def _source(self) -> dict[str, Any]:
-        """Return the source from which another process builds the streams; it holds secrets."""
-        return {"definition": self._document, "config": dict(self._public.config), "secrets": dict(self._secrets)}
+        """Return the source from which another process builds the built streams and no others; it holds secrets."""
+        streams = self._document["streams"]
+        if isinstance(streams, Mapping):
+            built: Any = {name: stream for name, stream in streams.items() if name in self._built}
+        else:
+            built = [stream for stream in streams if stream["name"] in self._built]
+        definition = {**self._document, "streams": built}
+        return {"definition": definition, "config": dict(self._public.config), "secrets": dict(self._secrets)}
 
     def _base_url(self, stream: StreamDefinition, scope: Scope) -> tuple[str, str]:
         """Return the stream's base URL, or the document's: as declared, and resolved."""

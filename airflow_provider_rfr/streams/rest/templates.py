@@ -228,7 +228,6 @@ def _compile_text(
     if not has_expressions(text):
         return ConstantTemplate(text)
     problem = ""
-    tree, render = nodes.Template([]), str
     try:
         tree, render = _compiled(text, environment)
     except TemplateError as error:

@@ -31,4 +31,4 @@ def refresh_of(config: RefreshConfig, catalog: Catalog, stopping: threading.Even
     budget = DriverBudget(options.requests_per_second)
     rounds = Rounds(DriverOnly("test"), budget, options.concurrency, stopping or threading.Event())
     stream = as_paged(load_stream(config.source.as_source(), config.streams[0]))
-    return Refresh(config, stream, catalog, rounds, report=lambda report: None)
+    return Refresh(config, stream, catalog, rounds, origin=config.source.as_source(), report=lambda report: None)

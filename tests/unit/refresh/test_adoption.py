@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from airflow_provider_rfr.refresh import round_task
 from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, PageRow, TaskFigures
 from airflow_provider_rfr.refresh.partitions import choose_adopted, uncommitted_files
-from airflow_provider_rfr.refresh.round_task import Flusher
+from airflow_provider_rfr.refresh.round_task import Flusher, TaskResult
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 from tests.soon import wait_until
 from tests.unit.messages import raises
@@ -285,3 +286,16 @@ def test_what_went_wrong_in_passing_ends_the_reading_and_is_told_at_the_end(tmp_
     assert pages.closed
     with raises(OSError):
         flushing.finish()
+
+
+def test_a_task_s_result_travels_with_all_its_files(tmp_path: Path) -> None:
+    subject = FlushWriter(STORE, str(tmp_path), FlushLabel(1, 1, 0, 0, 0, 0), infers=True)
+    for pages in ((1, 2), (3,)):
+        subject.write([row(page) for page in pages])
+    result = TaskResult(tuple(subject.files), figures=TaskFigures(pages=3))
+    travelled = pickle.loads(pickle.dumps(result))
+    assert [file.location for file in travelled.files] == [file.location for file in result.files]
+    assert [file.pages for file in travelled.files] == [file.pages for file in result.files]
+    assert [file.seen for file in travelled.files] == [file.seen for file in result.files]
+    assert travelled.figures == result.figures
+    assert pickle.loads(pickle.dumps(TaskResult())) == TaskResult()

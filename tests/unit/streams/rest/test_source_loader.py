@@ -197,3 +197,15 @@ def test_a_stream_can_be_made_in_python_too(api):
     assert ids(build_stream(definition, "a").read_records()) == [1]
     with raises(ConfigurationError):
         build_stream(definition, "b")
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_executors_get_a_stream_and_its_parents_alone(as_list):
+    partitions = {"type": "substream", "parent": "b", "parent_key": "id", "field": "b_id"}
+    child = {"request": {"path": "/c"}, "partitions": partitions}
+    streams = {name: {"request": {"path": f"/{name}"}} for name in "ab"} | {"c": child}
+    listed = [{"name": name, **stream} for name, stream in streams.items()]
+    definition = {"base_url": "http://127.0.0.1:1", "streams": listed if as_list else streams}
+    source = load_stream({"definition": definition}, "c").source_for_executors({})
+    assert list(load_streams(source)) == ["b", "c"]
+    assert load_stream(source, "c").fingerprint() == load_stream({"definition": definition}, "c").fingerprint()
