@@ -28,7 +28,7 @@ from airflow_provider_rfr.connections.airflow.lookup import connection_named
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
 from airflow_provider_rfr.operators._outcome import failure_of_driver
-from airflow_provider_rfr.refresh.process import driver_java_options, is_alive, process_started
+from airflow_provider_rfr.refresh.process import MEMORY_VARIABLES, driver_java_options, is_alive, process_started
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -243,13 +243,13 @@ def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def _python_environment(source: Mapping[str, Any], environ: Mapping[str, str], *, local: bool) -> dict[str, str]:
-    """Return the variables for the driver's Python, which is this one, and for its import path.
+    """Return the variables for the driver's Python, which is this one, for its memory, and for its import path.
 
     The driver has to find this package and the source's class.
 
     :param local: executors are in the driver's process, so they use its Python too
     """
-    environment: dict[str, str] = {}
+    environment = {name: value for name, value in MEMORY_VARIABLES.items() if name not in environ}
     if local and "SPARK_LOCAL_IP" not in environ:
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     if "PYSPARK_DRIVER_PYTHON" not in environ and "PYSPARK_PYTHON" not in environ:

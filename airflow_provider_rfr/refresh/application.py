@@ -24,7 +24,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.refresh.cluster import Cluster, is_submitted, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config, redact, secrets_of
 from airflow_provider_rfr.refresh.follow import Bar, can_draw, drawn_bar
-from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor, write_in_background
+from airflow_provider_rfr.refresh.process import save_memory, stop_on_signals, watch_supervisor, write_in_background
 from airflow_provider_rfr.refresh.state import TableStatus, state_of
 from airflow_provider_rfr.streams.tokens import RefreshTokenStore, finish_redemptions, keep_refresh_tokens
 from airflow_provider_rfr.text import printable
@@ -207,6 +207,7 @@ def main(
     :param open_token_store: opens the control store at the URL in the document, to keep refresh tokens
     :param open_history: opens it for the history tables of a catalog
     """
+    save_memory()
     # The handler of last resort writes to what standard error is then: the bar puts itself in its place.
     assert logging.lastResort is not None
     logging.basicConfig(

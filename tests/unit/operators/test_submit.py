@@ -142,6 +142,8 @@ def test_a_driver_runs_this_python_and_local_executors_too_unless_the_user_chose
     assert elsewhere["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert not {"PYSPARK_PYTHON", "SPARK_LOCAL_IP"} & elsewhere.keys()
     assert "PYSPARK_PYTHON" not in _python_environment({}, {"PYSPARK_PYTHON": "/opt/python"}, local=True)
+    assert local["MALLOC_ARENA_MAX"] == "2"
+    assert "MALLOC_ARENA_MAX" not in _python_environment({}, {"MALLOC_ARENA_MAX": "8"}, local=True)
 
 
 def test_the_driver_finds_a_sources_class_where_airflow_finds_it(
