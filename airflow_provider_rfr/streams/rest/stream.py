@@ -237,16 +237,21 @@ def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefi
     }
     if not schemas:
         return definition, whole
-    streams = whole["streams"]
-    named = streams.items() if isinstance(streams, Mapping) else ((item["name"], item) for item in streams)
     whole["streams"] = {
         name: {
-            **{key: value for key, value in stream.items() if key not in ("name", "json_schema_file")},
+            **{key: value for key, value in stream.items() if key != "json_schema_file"},
             **({"json_schema": schemas[name]} if name in schemas else {}),
         }
-        for name, stream in named
+        for name, stream in _by_name(whole["streams"]).items()
     }
     return _validated(whole, file), whole
+
+
+def _by_name(streams: Any) -> Mapping[str, Any]:
+    """Return the streams of a valid document by name; they may be written as a list."""
+    if isinstance(streams, Mapping):
+        return streams
+    return {item["name"]: {key: value for key, value in item.items() if key != "name"} for item in streams}
 
 
 def _schema(path: Path, place: str, file: str | None) -> dict[str, Any]:
@@ -553,12 +558,8 @@ class _SourceBuilder:
 
     def _source(self) -> dict[str, Any]:
         """Return the source from which another process builds the built streams and no others; it holds secrets."""
-        streams = self._document["streams"]
-        if isinstance(streams, Mapping):
-            built: Any = {name: stream for name, stream in streams.items() if name in self._built}
-        else:
-            built = [stream for stream in streams if stream["name"] in self._built]
-        definition = {**self._document, "streams": built}
+        streams = {name: item for name, item in _by_name(self._document["streams"]).items() if name in self._built}
+        definition = {**self._document, "streams": streams}
         return {"definition": definition, "config": dict(self._public.config), "secrets": dict(self._secrets)}
 
     def _base_url(self, stream: StreamDefinition, scope: Scope) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import errno
 import importlib
 import platform
 import re
+import subprocess
 import sys
 import threading
 import zipfile
@@ -16,10 +17,12 @@ from typing import Any
 
 import pytest
 
+import airflow_provider_rfr
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, SourceError, SparkJobError
 from airflow_provider_rfr.refresh import cluster
 from airflow_provider_rfr.refresh.cluster import (
     DRIVER_BYTES,
+    EXECUTOR_PACKAGES,
     Cluster,
     DriverJobs,
     _outcome,
@@ -243,3 +246,21 @@ def test_the_error_of_a_job_in_the_driver_is_raised_as_it_is(error: Exception) -
 
     with pytest.raises(type(error)):
         DriverJobs(2).run(fail, [1, 2, 3])
+
+
+def test_a_python_without_packages_can_name_all_that_it_lacks() -> None:
+    # As on an executor: the standard library and this package, and nothing of site-packages.
+    program = """
+import pickle
+from airflow_provider_rfr.exceptions import PreflightError
+from airflow_provider_rfr.refresh import cluster
+try:
+    cluster.check_packages()
+except PreflightError as error:
+    print(str(pickle.loads(pickle.dumps(cluster.task_error(error)))))
+"""
+    folder = str(Path(airflow_provider_rfr.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], env={"PYTHONPATH": folder}, capture_output=True, text=True, check=False
+    )
+    assert f"lacks {', '.join(EXECUTOR_PACKAGES.values())}:" in done.stdout, done.stderr
