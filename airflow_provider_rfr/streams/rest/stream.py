@@ -231,17 +231,14 @@ def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefi
     definition = _validated(whole, file)
     folder = Path(file).parent if file else Path()
     schemas = {
-        name: _schema(folder / stream.json_schema_file, f"streams.{name}.json_schema_file", file)
+        name: {"json_schema": _schema(folder / stream.json_schema_file, f"streams.{name}.json_schema_file", file)}
         for name, stream in definition.streams.items()
         if stream.json_schema_file is not None
     }
     if not schemas:
         return definition, whole
     whole["streams"] = {
-        name: {
-            **{key: value for key, value in stream.items() if key != "json_schema_file"},
-            **({"json_schema": schemas[name]} if name in schemas else {}),
-        }
+        name: {key: value for key, value in stream.items() if key != "json_schema_file"} | schemas.get(name, {})
         for name, stream in _by_name(whole["streams"]).items()
     }
     return _validated(whole, file), whole
