@@ -9,8 +9,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from airflow.sdk import BaseOperatorLink, BaseXCom
-from airflow.sdk.configuration import conf
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.bases.xcom import BaseXCom
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

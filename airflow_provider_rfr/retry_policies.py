@@ -6,8 +6,7 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import RetryDecision, RetryPolicy
-
+from airflow_provider_rfr.compat import HAS_TASK_STATE, RetryDecision, RetryPolicy, airflow_version
 from airflow_provider_rfr.exceptions import ConfigurationError, RateLimitedError, RfrError
 
 if TYPE_CHECKING:
@@ -25,15 +24,19 @@ class RefreshRetryPolicy(RetryPolicy):
       found another run refreshing the table, does not count.
     * Everything else: as the task's ``retries`` and ``retry_delay`` say.
 
-    A policy can't give more tries than ``retries``, so set that high.
+    Airflow has retry policies since 3.3. A policy can't give more tries than ``retries``, so set that high.
 
     :param stalled_tries: consecutive tries without progress after which the task fails, 1 by default. The task's first
         try is never counted alone, because it has no last try to be compared with
     :param longest_wait: the task fails if the API asks for more; 7 days by default
-    :raises ConfigurationError: ``stalled_tries`` is below 1, or ``longest_wait`` is not positive
+    :raises ConfigurationError: ``stalled_tries`` is below 1, or ``longest_wait`` is not positive; or Airflow is older
+        than 3.3
     """
 
     def __init__(self, stalled_tries: int = 1, longest_wait: timedelta = _LONGEST_WAIT) -> None:
+        if not HAS_TASK_STATE:
+            problem, remedy = f"Airflow {airflow_version()} has no retry policies", "leave it out, or use Airflow 3.3"
+            raise ConfigurationError("retry_policy", problem, remedy)
         if stalled_tries < 1:
             raise ConfigurationError("stalled_tries", f"{stalled_tries!r} is below 1", "write 1 or more")
         if longest_wait <= timedelta(0):

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowSensorTimeout
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from airflow_provider_rfr.connections.airflow.lookup import read_connection
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError

@@ -17,10 +17,10 @@ import os
 from datetime import datetime, timedelta
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.providers.standard.sensors.python import PythonSensor
 from airflow.sdk import DAG, chain
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.operators.builtins import declared_materialized_views

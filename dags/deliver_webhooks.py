@@ -16,8 +16,8 @@ import os
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, Context, Param
-from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_rfr.operators import CommitWebhookOperator
 

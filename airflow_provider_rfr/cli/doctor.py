@@ -38,7 +38,7 @@ from airflow_provider_rfr.preflight import check_java, check_localhost, check_py
 from airflow_provider_rfr.timeouts import in_threads, within
 
 if TYPE_CHECKING:
-    from airflow.dag_processing.dagbag import DagBag
+    from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.sdk import DAG
     from packaging.requirements import Requirement
 
@@ -571,8 +571,8 @@ def _find_dag(dag_id: str) -> DAG:
     :raises ConfigurationError: none has it; with the import errors of files that name it, or the nearest id
     """
     from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag
 
+    from airflow_provider_rfr.compat import BundleDagBag
     from airflow_provider_rfr.documents import nearest
 
     ids: list[str] = []
@@ -599,7 +599,7 @@ def _find_dag(dag_id: str) -> DAG:
     raise ConfigurationError("--dag", f"there is no DAG {dag_id!r}", remedy)
 
 
-def _import_errors(bag: DagBag, folder: Path, dag_id: str) -> Iterator[Problem]:
+def _import_errors(bag: BundleDagBag, folder: Path, dag_id: str) -> Iterator[Problem]:
     """Yield the last line of the error of each file that names the DAG."""
     whole_id = re.compile(rf"(?<![\w.-]){re.escape(dag_id)}(?![\w.-])")
     for name, error in bag.import_errors.items():

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_rfr.compat import providers_of_hooks
 from airflow_provider_rfr.connections.airflow.lookup import (
     as_connection,
     can_be_reached,
@@ -139,11 +140,8 @@ def run_test(candidate: Definition) -> bool:
 
     :raises ConnectionValidationError: the test fails; its message is masked
     """
-    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
-
     mask_secrets(secret_texts(candidate))
-    providers: Callable[[], Any] = ProvidersManagerTaskRuntime
-    hook = providers().hooks.get(candidate.conn_type)
+    hook = providers_of_hooks().hooks.get(candidate.conn_type)
     # Some types have fields only, and no hook.
     if hook is None or not hook.hook_class_name:
         return False

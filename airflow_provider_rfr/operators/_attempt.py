@@ -19,11 +19,11 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 from airflow.sdk import Variable
-from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
+from airflow_provider_rfr.compat import HAS_TASK_STATE, NEVER_EXPIRE, airflow_version
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     FencedError,
@@ -216,6 +216,7 @@ def _neighbour(task: Any) -> str | None:
     return None
 
 
+DEFAULT_STORE = "task_state" if HAS_TASK_STATE else "xcom"
 _STORES: Mapping[str, Callable[[Context], CheckpointStore]] = {
     "task_state": _TaskStateStore,
     "variable": _VariableStore,
@@ -226,10 +227,13 @@ _STORES: Mapping[str, Callable[[Context], CheckpointStore]] = {
 def check_store(name: Any) -> None:
     """Check that the store's name is known.
 
-    :raises ConfigurationError: there is no such store
+    :raises ConfigurationError: there is no such store, or not in this version of Airflow
     """
     if not isinstance(name, str) or name not in _STORES:
         raise ConfigurationError("checkpoint_store", f"invalid store {name!r}", f"one of {', '.join(_STORES)}")
+    if name == "task_state" and not HAS_TASK_STATE:
+        problem = f"Airflow {airflow_version()} has no task state; it came with 3.3"
+        raise ConfigurationError("checkpoint_store", problem, "leave it out, or write xcom or variable")
 
 
 def open_store(name: str, context: Context) -> CheckpointStore:

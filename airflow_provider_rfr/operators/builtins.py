@@ -16,13 +16,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import Asset, AssetAny, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable
-from airflow.sdk.definitions.timetables.simple import OnceTimetable
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import Asset, AssetAny, AssetWatcher
 from croniter import CroniterError, croniter  # type: ignore[import-untyped]
 
 from airflow_provider_rfr.builtins.model import Kind, encode
 from airflow_provider_rfr.builtins.plan import Plan, render, summary
+from airflow_provider_rfr.compat import AssetOrTimeSchedule, CronTriggerTimetable, OnceTimetable
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StalePlanError, TriggerConfigError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, located

@@ -16,8 +16,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.connections.airflow.lookup import mask_secrets

@@ -9,8 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow.providers.common.compat.sdk import conf
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
 from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
@@ -24,7 +24,14 @@ from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, store_link
 from airflow_provider_rfr.operators import connections, webhooks
-from airflow_provider_rfr.operators._attempt import EndedDriver, RefreshAttempt, check_store, deadline_of, leave_driver
+from airflow_provider_rfr.operators._attempt import (
+    DEFAULT_STORE,
+    EndedDriver,
+    RefreshAttempt,
+    check_store,
+    deadline_of,
+    leave_driver,
+)
 from airflow_provider_rfr.operators._outcome import (
     Lineage,
     add_table_events,
@@ -178,7 +185,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default`` (templated)
     :param poll_interval: seconds between looks at the ledger while Spark runs, 10 by default; 2 at first
     :param checkpoint_store: where Airflow shows how far the refresh is, ``task_state`` (default), ``variable`` or
-        ``xcom``; what a retry reads again depends on the ledger alone
+        ``xcom`` (default before Airflow 3.3, which has no task state); what a retry reads again depends on the ledger
+        alone
     :param keep_checkpoint: leave the checkpoint in its store once the tables are published; default false
     :param deliver_after: a triggers block, or the path of a file with one: its webhooks are delivered right after the
         publish, and can't make the task fail; default None
@@ -208,7 +216,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         api_conn_id: str | None = None,
         lake_conn_id: str = LakeHook.default_conn_name,
         poll_interval: float = 10.0,
-        checkpoint_store: str = "task_state",
+        checkpoint_store: str = DEFAULT_STORE,
         keep_checkpoint: bool = False,
         deliver_after: Triggers | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
@@ -250,7 +258,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         """
         folders = file_folders()
         source, streams, target = (kwargs.get(name, MAPPED) for name in ("source", "streams", "target"))
-        check_store(kwargs.get("checkpoint_store", "task_state"))
+        check_store(kwargs.get("checkpoint_store", DEFAULT_STORE))
         check_arguments(source, streams, target, kwargs.get("options"), folders)
         if "source" in kwargs:
             kwargs["source"] = from_dag_folder(source, folders)

@@ -10,11 +10,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException, conf
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import BaseOperator
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 
+from airflow_provider_rfr.compat import AirflowRescheduleException
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError
 from airflow_provider_rfr.hooks.api import http_settings
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook

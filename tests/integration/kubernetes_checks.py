@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.hooks.spark import ClusterManagerError, DriverAddress, DriverState, open_driver

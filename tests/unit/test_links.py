@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from airflow.providers_manager import ProvidersManager
-from airflow.sdk import BaseXCom
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time import task_runner
-from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_rfr.hooks.spark import _page_url
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, store_link
+from tests.airflow_versions import DagSerialization
 
 
 def key(**fields: Any) -> Any:

@@ -117,7 +117,10 @@ def test_an_installed_operator_finds_its_application_which_runs(installed: Path)
 
 DAG_BAG = """
 import json, sys
-from airflow.dag_processing.dagbag import DagBag
+try:
+    from airflow.dag_processing.dagbag import DagBag
+except ImportError:
+    from airflow.models.dagbag import DagBag
 bag = DagBag(sys.argv[1])
 print(json.dumps({"errors": bag.import_errors, "dags": {dag.dag_id: dag.fileloc for dag in bag.dags.values()}}))
 """

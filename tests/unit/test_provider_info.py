@@ -18,9 +18,9 @@ import pytest
 from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk import Asset
-from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 import airflow_provider_rfr
+from airflow_provider_rfr.compat import providers_of_hooks
 from airflow_provider_rfr.connections.types import CATALOG_TYPES
 from airflow_provider_rfr.get_provider_info import get_provider_info
 from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
@@ -95,7 +95,7 @@ def test_airflow_finds_the_provider_its_connection_types_and_its_plugin() -> Non
 
     assert ProvidersManager().providers[DISTRIBUTION].version == airflow_provider_rfr.__version__
     for hook in (ApiHook, LakeHook):
-        loaded = ProvidersManagerTaskRuntime().hooks[hook.conn_type]
+        loaded = providers_of_hooks().hooks[hook.conn_type]
         assert loaded is not None
         assert loaded.connection_testable
         assert loaded.connection_id_attribute_name == hook.conn_name_attr
@@ -136,4 +136,4 @@ def test_the_form_offers_the_catalog_types_that_the_hook_takes() -> None:
 
 def test_airflow_knows_the_scheme_of_our_assets() -> None:
     assert Asset(uri="rfr://rfr_lake_default/raw/orders").uri == "rfr://rfr_lake_default/raw/orders"
-    assert "rfr" in ProvidersManagerTaskRuntime().asset_uri_handlers
+    assert "rfr" in providers_of_hooks().asset_uri_handlers

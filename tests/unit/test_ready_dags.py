@@ -15,7 +15,7 @@ from dags.{module} import dag
 heavy = {{"airbyte_cdk", "pyspark", "pyiceberg", "pandas", "pyarrow", "pybars"}} & set(sys.modules)
 assert not heavy, heavy
 {checks}
-from airflow.serialization.serialized_objects import DagSerialization
+from tests.airflow_versions import DagSerialization
 DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
 """
 CHECKS = {

@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import ParamValidationError
 from airflow.sdk.definitions.param import process_params
-from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.operators.arguments import option_fields

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, RetryAction, RetryDecision
+from airflow.sdk import DAG
 
-from airflow_provider_rfr import exceptions
+from airflow_provider_rfr import compat, exceptions, retry_policies
 from airflow_provider_rfr.exceptions import (
     AuthenticationError,
     ConfigurationError,
@@ -26,7 +26,12 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators._outcome import _failure_of
 from airflow_provider_rfr.retry_policies import RefreshRetryPolicy
-from tests.unit.messages import check_messages
+from tests.unit.messages import check_messages, raises
+
+if not compat.HAS_TASK_STATE:
+    pytest.skip("Airflow has retry policies since 3.3", allow_module_level=True)
+
+from airflow.sdk import RetryAction, RetryDecision
 
 
 def decide(
@@ -147,3 +152,11 @@ def test_a_dag_with_it_is_serialised() -> None:
 def test_settings_without_sense_are_refused_while_the_dag_is_parsed(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         RefreshRetryPolicy(**settings)
+
+
+def test_airflow_without_retry_policies_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry_policies, "HAS_TASK_STATE", False)
+    monkeypatch.setattr(retry_policies, "airflow_version", lambda: "3.2.2")
+    with raises(ConfigurationError) as caught:
+        RefreshRetryPolicy()
+    assert caught.value.field == "retry_policy"

@@ -14,8 +14,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from airflow.providers.common.compat.sdk import conf
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
 
 from airflow_provider_rfr.connections.airflow.lookup import (
     CONNECTION_VARIABLE,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_rfr.connections import Parameter, SecretReference, parse_statement
 from airflow_provider_rfr.connections.airflow.lookup import not_allowed, read_secret

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
@@ -15,6 +14,7 @@ from airflow_provider_rfr.hooks.dag_arguments import file_folders
 from airflow_provider_rfr.hooks.webhooks import WebhookHook
 from airflow_provider_rfr.operators.arguments import shipped_source
 from airflow_provider_rfr.sample_api import SHOP
+from tests.airflow_versions import DagBag
 from tests.unit.messages import raises
 
 FACTORIES = """

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.compat import HAS_TASK_STATE
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     RateLimitedError,
@@ -19,18 +20,19 @@ from airflow_provider_rfr.exceptions import (
     RefreshStoppedError,
     RfrError,
 )
-from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator, _attempt
 from airflow_provider_rfr.operators._attempt import (
     Checkpoint,
     ProgressMonitor,
     _neighbour,
     _TaskStateStore,
     _VariableStore,
+    check_store,
 )
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.sample_api import SHOP
 from tests.unit.messages import check_messages, raises
-from tests.unit.operators.airflow_stores import IN_EVERY_STORE, Airflow, airflow, installed
+from tests.unit.operators.airflow_stores import IN_EVERY_STORE, STORES, Airflow, airflow, installed
 from tests.unit.operators.test_progress_monitor import FakeLedgers, header
 
 __all__ = ["airflow"]
@@ -209,6 +211,7 @@ def test_nothing_is_said_of_progress_while_the_ledger_cannot_be_read(airflow: Ai
     assert "can't be compared with the ledger now" in caplog.text
 
 
+@pytest.mark.skipif(not HAS_TASK_STATE, reason="Airflow has a task state since 3.3")
 def test_task_state_never_expires_and_an_airflow_without_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     airflow = installed(Airflow("task_state"), monkeypatch)
     airflow.store().write({"any": "thing"})
@@ -272,7 +275,16 @@ def test_an_unknown_store_is_refused_while_the_dag_is_parsed() -> None:
         )
 
 
-@pytest.mark.parametrize("store", ["task_state", "variable", "xcom"])
+def test_a_store_that_this_airflow_lacks_is_refused_while_the_dag_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_attempt, "HAS_TASK_STATE", False)
+    monkeypatch.setattr(_attempt, "airflow_version", lambda: "3.2.2")
+    with raises(ConfigurationError) as caught:
+        check_store("task_state")
+    assert caught.value.field == "checkpoint_store"
+    check_store("xcom")
+
+
+@pytest.mark.parametrize("store", STORES)
 def test_the_documented_example_of_each_store_is_a_dag(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(SHOP.parent)
     chapter = (ROOT / "docs" / "full_refresh.md").read_text().split(f"### `{store}`")[1].split("###")[0]

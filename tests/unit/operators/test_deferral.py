@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.hooks.spark import DriverReport, DriverState

@@ -15,18 +15,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.dag_processing.dagbag import DagBag
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk.bases.operator import ExecutorSafeguard
-from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 
+from airflow_provider_rfr.compat import HAS_TASK_STATE
 from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator, table_asset
 from airflow_provider_rfr.operators.full_refresh import _store_url
 from airflow_provider_rfr.refresh.process import process_started
 from airflow_provider_rfr.sample_api import SHOP
+from tests.airflow_versions import DagBag
 from tests.soon import SOON, wait_until
 from tests.unit.messages import raises
 
@@ -49,6 +50,9 @@ FIGURES = {
     "pages_refetched": 0,
     "attempts": 1,
 }
+
+
+KEEPS_TASK_STATE = pytest.mark.skipif(not HAS_TASK_STATE, reason="Airflow has a task state since 3.3")
 
 
 class FakeStateStore:
@@ -262,6 +266,7 @@ def test_a_failed_task_raises_and_logs_its_reason_last_without_sparks_shutdown_r
 
 
 @pytest.mark.usefixtures("without_jvm")
+@KEEPS_TASK_STATE
 def test_a_try_that_never_reached_the_ledger_is_known_to_have_stalled(bench: Bench) -> None:
     for tries in (1, 2):
         with raises(RefreshFailedError):
@@ -272,6 +277,7 @@ def test_a_try_that_never_reached_the_ledger_is_known_to_have_stalled(bench: Ben
         assert not Path(bench.seen["path"]).exists()
 
 
+@KEEPS_TASK_STATE
 @pytest.mark.usefixtures("without_jvm")
 def test_a_published_refresh_leaves_no_checkpoint_unless_it_is_to_be_kept(bench: Bench) -> None:
     bench.store.set("rfr", {"mine": True})

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
@@ -207,8 +207,8 @@ def test_the_command_says_what_became_of_each_view(
 
 READY = """
 import sys
-from airflow.dag_processing.dagbag import DagBag
-from airflow.serialization.serialized_objects import DagSerialization
+from tests.airflow_versions import DagBag
+from tests.airflow_versions import DagSerialization
 bag = DagBag("dags/builtin_materialized_views.py")
 heavy = {"pyspark", "pyiceberg", "pandas", "pyarrow"} & set(sys.modules)
 assert not heavy, heavy

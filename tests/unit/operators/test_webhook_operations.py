@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator

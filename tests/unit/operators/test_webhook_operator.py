@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 
+from airflow_provider_rfr.compat import AirflowRescheduleException
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, TriggerConfigError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators import CommitWebhookOperator, webhooks

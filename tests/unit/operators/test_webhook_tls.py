@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
 from tests.unit.cli.calls import rfr
