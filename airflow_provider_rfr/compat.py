@@ -1,4 +1,4 @@
-"""Names that differ between the supported versions of Airflow, 3.1 to 3.3.
+"""Names that differ between Airflow 3.1, 3.2 and 3.3.
 
 Exceptions and the configuration come from ``airflow.providers.common.compat.sdk``, which finds them in each version.
 """
