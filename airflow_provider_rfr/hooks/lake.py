@@ -22,7 +22,7 @@ from airflow_provider_rfr.connections.airflow.lookup import (
 from airflow_provider_rfr.connections.types import CATALOG_TYPES
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
-from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.http.redaction import is_secret, redact
 from airflow_provider_rfr.lake import LakeSettings
 from airflow_provider_rfr.lake.types import check_identifier
 from airflow_provider_rfr.timeouts import within
@@ -128,8 +128,6 @@ class LakeHook(BaseHook):
         try:
             yield
         except Exception as error:  # noqa: BLE001 - each catalog and each store has errors of its own
-            from airflow_provider_rfr.refresh.config import redact
-
             secrets = [*secrets_of(settings), read_connection(self.lake_conn_id).password or ""]
             # What follows of an object store is curl's, and says the same again.
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition("; Details: ")[0][:500]

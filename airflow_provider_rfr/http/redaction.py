@@ -156,6 +156,11 @@ class Redactor:
         return self.text(parts.path + (f"?{query}" if query else ""))
 
 
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Return ``text`` without secret values, also as they look in an address, in JSON and in basic auth."""
+    return Redactor(list(secrets)).text(text)
+
+
 def _leaves(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         for item in value.values():

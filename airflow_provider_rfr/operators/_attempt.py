@@ -40,6 +40,7 @@ from airflow_provider_rfr.hooks.spark import (
     open_driver,
     parse_result_line,
 )
+from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.operators._outcome import (
     LONGEST_SENTENCE,
     Lineage,
@@ -50,7 +51,6 @@ from airflow_provider_rfr.operators._outcome import (
     result_of_ledger,
 )
 from airflow_provider_rfr.operators.connections import task_of
-from airflow_provider_rfr.refresh.config import redact
 from airflow_provider_rfr.refresh.follow import LedgerFollower, ProgressPoint
 from airflow_provider_rfr.text import one_line
 from airflow_provider_rfr.triggers.refresh import DeferredRefresh, End, Ending

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import RefreshFailedError, RfrError
+from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord
 from airflow_provider_rfr.lake.expiry import expire_table, is_ours
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.rows import REPORTED_AGAIN
-from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, redact
+from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.state import GENERATION_KEY, PREFIX, LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.timeouts import within
 

@@ -21,8 +21,9 @@ from airflow_provider_rfr.exceptions import (
     RefreshFailedError,
     RfrError,
 )
+from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.refresh.cluster import Cluster, is_submitted, without_pandas
-from airflow_provider_rfr.refresh.config import RefreshConfig, read_config, redact, secrets_of
+from airflow_provider_rfr.refresh.config import RefreshConfig, read_config, secrets_of
 from airflow_provider_rfr.refresh.follow import Bar, can_draw, drawn_bar
 from airflow_provider_rfr.refresh.process import save_memory, stop_on_signals, watch_supervisor, write_in_background
 from airflow_provider_rfr.refresh.state import TableStatus, state_of

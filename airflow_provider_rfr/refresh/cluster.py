@@ -6,7 +6,8 @@ Jobs are RDD jobs, because the first SQL job of an application costs seconds mor
 pandas is kept out: PyArrow imports it, where it is installed, as soon as a process makes an array, which takes a second
 in every worker.
 
-Imports the standard library alone, because a Python that lacks packages has to import this module to name them.
+Imports no package beside the standard library and PySpark, because a Python that lacks packages has to import this
+module to name them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_rfr.exceptions import PreflightError, RfrError, SourceError, SparkJobError
-from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.lake.spark import LOCAL, application_settings, spark_problem
 from airflow_provider_rfr.refresh.process import driver_java_options
 
@@ -369,7 +370,7 @@ def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseExc
 
     Return a :class:`SourceError` with the same text, redacted, otherwise.
     """
-    text = Redactor(list(secrets)).text(str(error))
+    text = redact(str(error), secrets)
     if isinstance(error, RfrError) and text == str(error) and _travels(error):
         return error
     name = "" if isinstance(error, RfrError) else f"{type(error).__name__}: "

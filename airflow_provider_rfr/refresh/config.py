@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from airflow_provider_rfr.documents import DocumentError, problems_of, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.http.redaction import Redactor, secrets_in
+from airflow_provider_rfr.http.redaction import secrets_in
 from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of, tables_of
 
 
@@ -342,11 +342,6 @@ def _resolved(value: Any, place: str, secret_type: Callable[[str], Any], problem
     if problem:
         problems.append(f"{place}: {problem}")
     return secret_type(secret)
-
-
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """Return ``text`` without secret values, also as they look in an address, in JSON and in basic auth."""
-    return Redactor(list(secrets)).text(text)
 
 
 def secret_values(*containers: Any) -> list[str]:

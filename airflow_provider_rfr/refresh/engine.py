@@ -19,12 +19,13 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
     SparkJobError,
 )
+from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, maintain
 from airflow_provider_rfr.refresh.budget import BudgetLimiter, StreamBudget
-from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, redact, secrets_of
+from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, secrets_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import SeenColumns, TaskFigures, key_columns
 from airflow_provider_rfr.refresh.partitions import PartitionBook

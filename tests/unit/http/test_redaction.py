@@ -17,10 +17,10 @@ from airflow_provider_rfr.http.redaction import (
     Redactor,
     is_secret,
     is_secret_extra,
+    redact,
     secrets_in,
     secrets_of_url,
 )
-from airflow_provider_rfr.refresh.config import redact
 from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
 from tests.soon import assert_grows_in_proportion
