@@ -10,27 +10,28 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "HAS_TASK_STATE",
+    "AIRFLOW_V_3_3_PLUS",
     "NEVER_EXPIRE",
     "AirflowRescheduleException",
     "AssetOrTimeSchedule",
-    "BundleDagBag",
     "CronTriggerTimetable",
     "OnceTimetable",
     "RetryDecision",
     "RetryPolicy",
     "airflow_version",
+    "parsed_bundle",
     "providers_of_hooks",
 ]
 
 if TYPE_CHECKING:
+    from airflow.dag_processing.bundles.base import BaseDagBundle
     from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, RetryDecision, RetryPolicy
     from airflow.sdk.definitions.timetables.simple import OnceTimetable
     from airflow.sdk.exceptions import AirflowRescheduleException
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-    HAS_TASK_STATE: bool
+    AIRFLOW_V_3_3_PLUS: bool
 else:
     try:
         from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable
@@ -45,21 +46,10 @@ else:
         from airflow.sdk import RetryDecision, RetryPolicy
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-        HAS_TASK_STATE = True
+        AIRFLOW_V_3_3_PLUS = True
     except ImportError:  # 3.1, 3.2
         NEVER_EXPIRE, RetryDecision, RetryPolicy = None, None, object
-        HAS_TASK_STATE = False
-
-
-def __getattr__(name: str) -> Any:
-    if name != "BundleDagBag":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Not at the top: it loads the models of Airflow's database, which a task must not.
-    try:
-        from airflow.dag_processing.dagbag import BundleDagBag
-    except ImportError:  # 3.1
-        from airflow.models.dagbag import BundleDagBag  # type: ignore[no-redef]
-    return BundleDagBag
+        AIRFLOW_V_3_3_PLUS = False
 
 
 def airflow_version() -> str:
@@ -79,3 +69,15 @@ def providers_of_hooks() -> Any:
 
         registry = ProvidersManager
     return registry()
+
+
+def parsed_bundle(bundle: BaseDagBundle) -> BundleDagBag:
+    """Parse the DAG files of a bundle.
+
+    It loads the models of Airflow's database, which a task must not.
+    """
+    try:
+        from airflow.dag_processing.dagbag import BundleDagBag
+    except ImportError:  # 3.1
+        from airflow.models.dagbag import BundleDagBag  # type: ignore[no-redef]
+    return BundleDagBag(bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)

@@ -6,7 +6,7 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.compat import HAS_TASK_STATE, RetryDecision, RetryPolicy, airflow_version
+from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS, RetryDecision, RetryPolicy, airflow_version
 from airflow_provider_rfr.exceptions import ConfigurationError, RateLimitedError, RfrError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class RefreshRetryPolicy(RetryPolicy):
     """
 
     def __init__(self, stalled_tries: int = 1, longest_wait: timedelta = _LONGEST_WAIT) -> None:
-        if not HAS_TASK_STATE:
+        if not AIRFLOW_V_3_3_PLUS:
             problem, remedy = f"Airflow {airflow_version()} has no retry policies", "leave it out, or use Airflow 3.3"
             raise ConfigurationError("retry_policy", problem, remedy)
         if stalled_tries < 1:

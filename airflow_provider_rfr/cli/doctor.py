@@ -572,7 +572,7 @@ def _find_dag(dag_id: str) -> DAG:
     """
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 
-    from airflow_provider_rfr.compat import BundleDagBag
+    from airflow_provider_rfr.compat import parsed_bundle
     from airflow_provider_rfr.documents import nearest
 
     ids: list[str] = []
@@ -584,7 +584,7 @@ def _find_dag(dag_id: str) -> DAG:
     with redirect_stdout(sys.stderr):
         for bundle in DagBundlesManager().get_all_dag_bundles():  # type: ignore[no-untyped-call]
             bundle.initialize()
-            bag = BundleDagBag(bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+            bag = parsed_bundle(bundle)
             if (dag := bag.dags.get(dag_id)) is not None:
                 return dag
             ids += bag.dags

@@ -23,7 +23,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 from airflow.sdk import Variable
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from airflow_provider_rfr.compat import HAS_TASK_STATE, NEVER_EXPIRE, airflow_version
+from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS, NEVER_EXPIRE, airflow_version
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     FencedError,
@@ -216,7 +216,7 @@ def _neighbour(task: Any) -> str | None:
     return None
 
 
-DEFAULT_STORE = "task_state" if HAS_TASK_STATE else "xcom"
+DEFAULT_STORE = "task_state" if AIRFLOW_V_3_3_PLUS else "xcom"
 _STORES: Mapping[str, Callable[[Context], CheckpointStore]] = {
     "task_state": _TaskStateStore,
     "variable": _VariableStore,
@@ -231,7 +231,7 @@ def check_store(name: Any) -> None:
     """
     if not isinstance(name, str) or name not in _STORES:
         raise ConfigurationError("checkpoint_store", f"invalid store {name!r}", f"one of {', '.join(_STORES)}")
-    if name == "task_state" and not HAS_TASK_STATE:
+    if name == "task_state" and not AIRFLOW_V_3_3_PLUS:
         problem = f"Airflow {airflow_version()} has no task state; it came with 3.3"
         raise ConfigurationError("checkpoint_store", problem, "leave it out, or write xcom or variable")
 

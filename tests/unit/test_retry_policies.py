@@ -28,7 +28,7 @@ from airflow_provider_rfr.operators._outcome import _failure_of
 from airflow_provider_rfr.retry_policies import RefreshRetryPolicy
 from tests.unit.messages import check_messages, raises
 
-if not compat.HAS_TASK_STATE:
+if not compat.AIRFLOW_V_3_3_PLUS:
     pytest.skip("Airflow has retry policies since 3.3", allow_module_level=True)
 
 from airflow.sdk import RetryAction, RetryDecision
@@ -155,7 +155,7 @@ def test_settings_without_sense_are_refused_while_the_dag_is_parsed(settings: di
 
 
 def test_airflow_without_retry_policies_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry_policies, "HAS_TASK_STATE", False)
+    monkeypatch.setattr(retry_policies, "AIRFLOW_V_3_3_PLUS", False)
     monkeypatch.setattr(retry_policies, "airflow_version", lambda: "3.2.2")
     with raises(ConfigurationError) as caught:
         RefreshRetryPolicy()

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time import comms, task_runner
 from airflow.sdk.execution_time.xcom import XCom
 
-from airflow_provider_rfr.compat import HAS_TASK_STATE
+from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS
 from airflow_provider_rfr.operators._attempt import DEFAULT_STORE, CheckpointStore, open_store
 from tests.airflow_versions import TaskStateStoreAccessor
 
@@ -80,7 +80,7 @@ class Airflow:
         own = {"dag_id": "shop", "run_id": self.run_id, "task_id": "refresh", "map_index": self.map_index}
         ti.task = self.dag.get_task("refresh")
         ti.xcom_push = lambda key, value: XCom.set(key, value, **own)
-        state = TaskStateStoreAccessor(uuid.uuid4(), None) if HAS_TASK_STATE else None  # type: ignore[arg-type]
+        state = TaskStateStoreAccessor(uuid.uuid4(), None) if AIRFLOW_V_3_3_PLUS else None  # type: ignore[arg-type]
         return {"ti": ti, "task_state_store": state}
 
     def store(self) -> CheckpointStore:
@@ -100,7 +100,7 @@ class Airflow:
             self.supervisor.rows[key] = json.dumps(text if self.kind == "variable" else content)
 
 
-STORES = ["task_state", "variable", "xcom"] if HAS_TASK_STATE else ["variable", "xcom"]
+STORES = ["task_state", "variable", "xcom"] if AIRFLOW_V_3_3_PLUS else ["variable", "xcom"]
 #: For tests of what depends on the store.
 IN_EVERY_STORE = pytest.mark.parametrize("airflow", STORES, indirect=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.compat import HAS_TASK_STATE
+from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     RateLimitedError,
@@ -211,7 +211,7 @@ def test_nothing_is_said_of_progress_while_the_ledger_cannot_be_read(airflow: Ai
     assert "can't be compared with the ledger now" in caplog.text
 
 
-@pytest.mark.skipif(not HAS_TASK_STATE, reason="Airflow has a task state since 3.3")
+@pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow has a task state since 3.3")
 def test_task_state_never_expires_and_an_airflow_without_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     airflow = installed(Airflow("task_state"), monkeypatch)
     airflow.store().write({"any": "thing"})
@@ -276,7 +276,7 @@ def test_an_unknown_store_is_refused_while_the_dag_is_parsed() -> None:
 
 
 def test_a_store_that_this_airflow_lacks_is_refused_while_the_dag_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_attempt, "HAS_TASK_STATE", False)
+    monkeypatch.setattr(_attempt, "AIRFLOW_V_3_3_PLUS", False)
     monkeypatch.setattr(_attempt, "airflow_version", lambda: "3.2.2")
     with raises(ConfigurationError) as caught:
         check_store("task_state")

@@ -20,7 +20,7 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 
-from airflow_provider_rfr.compat import HAS_TASK_STATE
+from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS
 from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator, table_asset
@@ -52,7 +52,7 @@ FIGURES = {
 }
 
 
-KEEPS_TASK_STATE = pytest.mark.skipif(not HAS_TASK_STATE, reason="Airflow has a task state since 3.3")
+KEEPS_TASK_STATE = pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow has a task state since 3.3")
 
 
 class FakeStateStore:
