@@ -5,11 +5,15 @@ Exceptions and the configuration come from ``airflow.providers.common.compat.sdk
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_rfr.get_provider_info import get_provider_info
 
 __all__ = [
+    "AIRFLOW_V_3_2_PLUS",
     "AIRFLOW_V_3_3_PLUS",
     "NEVER_EXPIRE",
     "AirflowRescheduleException",
@@ -21,7 +25,10 @@ __all__ = [
     "airflow_version",
     "parsed_bundle",
     "providers_of_hooks",
+    "with_connection_form",
 ]
+
+_Hook = TypeVar("_Hook", bound=type)
 
 if TYPE_CHECKING:
     from airflow.dag_processing.bundles.base import BaseDagBundle
@@ -31,17 +38,22 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowRescheduleException
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
+    AIRFLOW_V_3_2_PLUS: bool
     AIRFLOW_V_3_3_PLUS: bool
 else:
     try:
         from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable
         from airflow.sdk.definitions.timetables.simple import OnceTimetable
         from airflow.sdk.exceptions import AirflowRescheduleException
+
+        AIRFLOW_V_3_2_PLUS = True
     except ImportError:  # 3.1
         from airflow.exceptions import AirflowRescheduleException
         from airflow.timetables.assets import AssetOrTimeSchedule
         from airflow.timetables.simple import OnceTimetable
         from airflow.timetables.trigger import CronTriggerTimetable
+
+        AIRFLOW_V_3_2_PLUS = False
     try:
         from airflow.sdk import RetryDecision, RetryPolicy
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
@@ -80,4 +92,37 @@ def parsed_bundle(bundle: BaseDagBundle) -> BundleDagBag:
         from airflow.dag_processing.dagbag import BundleDagBag
     except ImportError:  # 3.1
         from airflow.models.dagbag import BundleDagBag  # type: ignore[no-redef]
+
+        return BundleDagBag(bundle.path, bundle_path=bundle.path)
     return BundleDagBag(bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+
+
+def with_connection_form(hook: _Hook) -> _Hook:
+    """Let the hook describe the form of its connection type, for Airflow 3.1, which does not read it from metadata."""
+    if not AIRFLOW_V_3_2_PLUS:
+        [described] = [
+            found
+            for found in get_provider_info()["connection-types"]
+            if found["hook-class-name"] == f"{hook.__module__}.{hook.__qualname__}"
+        ]
+        behaviour = {name.replace("-", "_"): value for name, value in described["ui-field-behaviour"].items()}
+        hook.get_ui_field_behaviour = staticmethod(lambda: behaviour)  # type: ignore[attr-defined]
+        hook.get_connection_form_widgets = staticmethod(  # type: ignore[attr-defined]
+            lambda: {name: _form_field(field) for name, field in described["conn-fields"].items()}
+        )
+    return hook
+
+
+def _form_field(field: dict[str, Any]) -> Any:
+    """Return a field of a connection's form as WTForms has it; Airflow 3.1 puts classes of its own in their place."""
+    validators: Any = importlib.import_module("wtforms.validators")
+    fields: Any = importlib.import_module("wtforms")
+
+    schema = field["schema"]
+    is_secret = schema.get("format") == "password"
+    return (fields.PasswordField if is_secret else fields.StringField)(
+        field["label"],
+        validators=[validators.any_of(schema["enum"])] if "enum" in schema else [],
+        description=field.get("description", ""),
+        default=schema.get("default"),
+    )

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from airflow_provider_rfr.exceptions import PreflightError, SparkJobError
 
@@ -17,8 +18,25 @@ _JAVA_VERSIONS = (17, 21)
 _JAVA_SECONDS = 30
 _AIRFLOW_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _FILE_VERSION = re.compile(r"""^__version__[^=]*=\s*["']([^"']+)["']""", re.M)
+_SPARK_JAR = re.compile(r"spark-core_(?P<scala>[\d.]+)-(?P<version>\d+\.\d+.*)\.jar")
 # The client's version, because not every pyspark has a client.
 _PAIR = "pip install --force-reinstall --no-deps pyspark=={0} pyspark-client=={0}"
+
+
+class SparkBuild(NamedTuple):
+    """A Spark on this machine.
+
+    :ivar version: e.g. ``4.1.3``
+    :ivar scala: version of Scala, e.g. ``2.13``
+    """
+
+    version: str
+    scala: str
+
+    @property
+    def minor(self) -> str:
+        """Return the minor version, e.g. ``4.1``."""
+        return ".".join(self.version.split(".")[:2])
 
 
 def check_machine() -> None:
@@ -103,6 +121,26 @@ def check_pyspark() -> str | None:
             f" left there; install it again: {_PAIR.format(expected)}"
         )
     return expected
+
+
+def spark_home() -> Path | None:
+    """Return the folder of Spark: ``SPARK_HOME``, the package ``pyspark``, or that of ``spark-submit`` on the path."""
+    spec = importlib.util.find_spec("pyspark")
+    submit = shutil.which("spark-submit")
+    places = [
+        *([os.environ["SPARK_HOME"]] if os.environ.get("SPARK_HOME") else []),
+        *((spec.submodule_search_locations or ()) if spec else ()),
+        *([Path(submit).resolve().parents[1]] if submit else []),
+    ]
+    return next((Path(place) for place in places if Path(place, "jars").is_dir()), None)
+
+
+def installed_spark() -> SparkBuild | None:
+    """Return the Spark of :func:`spark_home`, by the name of its main jar; None if there is none."""
+    home = spark_home()
+    jars = home.glob("jars/spark-core_*.jar") if home else ()
+    found = (_SPARK_JAR.fullmatch(jar.name) for jar in jars)
+    return next((SparkBuild(match["version"], match["scala"]) for match in found if match), None)
 
 
 def installed_version(distribution: str) -> str | None:

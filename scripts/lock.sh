@@ -11,7 +11,9 @@ touch "$scratch/pins"
 import tomllib
 
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-print(*project["dependencies"], *sum(project["optional-dependencies"].values(), []), "setuptools", "uv", sep="\n")
+# Of the extras for one Spark each, the one that this repository installs.
+extras = [value for name, value in project["optional-dependencies"].items() if name == "spark41" or "spark" not in name]
+print(*project["dependencies"], *sum(extras, []), "setuptools", "uv", sep="\n")
 PYTHON
 {
   echo "# The exact versions that the tests, the demo and CI run on. Written by scripts/lock.sh; don't edit."

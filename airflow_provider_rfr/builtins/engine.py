@@ -353,7 +353,7 @@ def open_session(
     """
     from pyspark.sql import SparkSession
 
-    settings = spark_sql_settings(lake)
+    settings = spark_sql_settings(lake, with_packages=not jars)
     builder: Any = SparkSession.builder
     for name, value in _of_application(application or {}, jars, settings).items():
         builder = builder.config(name, value)
@@ -382,7 +382,7 @@ def _of_application(application: Mapping[str, str], jars: Sequence[str], setting
     """Return the settings of the application; the user's packages, jars and extensions are added to ours."""
     # spark-submit says itself where it runs.
     master = application.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else spark.LOCAL)
-    packages = "" if jars else settings[_PACKAGES]
+    packages = settings.get(_PACKAGES, "")
     ours = {_EXTENSIONS: settings[_EXTENSIONS], _PACKAGES: packages, "spark.jars": ",".join(jars)}
     both = {name: f"{application.get(name, '')},{value}".split(",") for name, value in ours.items()}
     merged = {
@@ -405,11 +405,19 @@ def _has_runtime(session: SparkSession, extensions: str) -> bool:
 
 
 def _no_runtime(jars: Sequence[str], settings: Mapping[str, str]) -> ConfigurationError:
+    extensions = f"--conf {_EXTENSIONS}={settings[_EXTENSIONS]}"
+    if jars:
+        return ConfigurationError(
+            "jars",
+            f"Spark has no Iceberg runtime: it is not in {', '.join(jars)}, or Spark was started before without them",
+            "give the jar of Iceberg's runtime for this Spark; under spark-submit:"
+            f" --jars {','.join(jars)} {extensions}",
+        )
     wanted = settings[_PACKAGES]
-    tried = f"are not in {', '.join(jars)}" if jars else "could not be had from Maven Central"
     return ConfigurationError(
         "jars",
-        f"Spark has no Iceberg runtime: {wanted} {tried}, or Spark was started before without them",
+        f"Spark has no Iceberg runtime: {wanted} could not be had from Maven Central, or Spark was started before"
+        " without it",
         "let this machine reach Maven Central or a mirror (spark.jars.repositories), or give the files as jars;"
-        f" under spark-submit: --packages {wanted} --conf {_EXTENSIONS}={settings[_EXTENSIONS]}",
+        f" under spark-submit: --packages {wanted} {extensions}",
     )

@@ -205,13 +205,13 @@ def _java(name: str, args: Namespace) -> Iterator[CheckResult]:
     yield CheckResult(name, _OK, check_java())
 
 
-@_check("pyspark", f"pip install '{_PACKAGE}[pyspark]'")
+@_check("pyspark", f"pip install '{_PACKAGE}[spark41]'")
 def _pyspark(name: str, args: Namespace) -> Iterator[CheckResult]:
     version = check_pyspark()
     check_localhost()
     asked = next((requirement for requirement in _requirements() if requirement.name == "pyspark"), None)
     if version and asked is not None and not asked.specifier.contains(version, prereleases=True):
-        yield CheckResult(name, _MISSING, f"pyspark is {version}", f"pip install '{_PACKAGE}[pyspark]'")
+        yield CheckResult(name, _MISSING, f"pyspark is {version}", f"pip install '{_PACKAGE}[spark41]'")
     else:
         yield CheckResult(
             name, _OK, f"pyspark {version}" if version else "no pyspark here, so Spark has to be elsewhere"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_rfr.compat import with_connection_form
 from airflow_provider_rfr.connections.airflow.lookup import (
     base_url,
     connection_named,
@@ -49,6 +50,7 @@ class SourceSettings:
         return {**source, "config": config, "secrets": self.secrets}
 
 
+@with_connection_form
 class ApiHook(BaseHook):
     """A hook that reads an ``rfr_api`` connection.
 
@@ -209,6 +211,7 @@ def source_settings(connection: Connection) -> SourceSettings:
 _TEST_SECONDS: Final = 20.0
 
 
+@with_connection_form
 class HttpHook(BaseHook):
     """A hook that reads a connection of type ``rfr_http``, or of Airflow's own type ``http``.
 

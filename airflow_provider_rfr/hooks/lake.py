@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from airflow.sdk import Asset, BaseHook
 
+from airflow_provider_rfr.compat import with_connection_form
 from airflow_provider_rfr.connections.airflow.lookup import (
     connection_named,
     extras_of,
@@ -51,6 +52,7 @@ def secrets_of(lake: LakeSettings) -> list[str]:
     return values + ([password] if password else [])
 
 
+@with_connection_form
 class LakeHook(BaseHook):
     """A hook that reads an ``rfr_lake`` connection: catalog, warehouse, and the credentials of both.
 

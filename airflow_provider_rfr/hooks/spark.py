@@ -30,7 +30,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_provider_rfr.connections.airflow.lookup import connection_named, extras_of
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, RfrError
-from airflow_provider_rfr.preflight import child_environment
+from airflow_provider_rfr.preflight import child_environment, installed_version
 
 _TIMEOUT = (5.0, 30.0)
 """Seconds to connect to a cluster manager, and to wait for its answer."""
@@ -338,6 +338,13 @@ class RefreshSparkHook(SparkSubmitHook):
         manager = self.cluster_manager
         if manager is None:
             return
+        if not hasattr(self, "_yarn_track_via_rm_api"):
+            raise ConfigurationError(
+                "deferrable",
+                f"the Spark provider {installed_version('apache-airflow-providers-apache-spark')} waits for a driver in"
+                " a cluster",
+                "set deferrable=False, or install its version 6.3 or later, with Spark 4.0 to 4.2",
+            )
         if str(self._conf.get(_WAITS[manager], "")).strip().lower() == "true":
             raise ConfigurationError(
                 f"conf.{_WAITS[manager]}", "is true, so spark-submit would wait", "remove it, or set deferrable=False"
@@ -391,11 +398,10 @@ class RefreshSparkHook(SparkSubmitHook):
         """Tell whether the user has set one of these, or may have, in a properties file."""
         return any(key in self._conf for key in keys) or bool(self._properties_file)
 
-    def default_packages(self, packages: str, extensions: str) -> None:
-        """Have Iceberg's runtime fetched, unless the user brings jars or packages, and its extensions known."""
-        if not (self._jars or self._packages or self.has_conf("spark.jars", "spark.jars.packages")):
-            self.default_conf("spark.jars.packages", packages)
-        self.default_conf("spark.sql.extensions", extensions)
+    @property
+    def brings_jars(self) -> bool:
+        """Tell whether the user gives jars or packages, which then have to hold Iceberg's runtime."""
+        return bool(self._jars or self._packages or self.has_conf("spark.jars", "spark.jars.packages"))
 
     def default_environment(self, environment: Mapping[str, str]) -> None:
         """Set the default environment of spark-submit on this machine; ``env_vars`` of the user win."""

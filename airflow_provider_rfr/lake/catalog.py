@@ -41,6 +41,7 @@ from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.lake import LakeSettings as LakeSettings
+from airflow_provider_rfr.preflight import installed_spark
 from airflow_provider_rfr.timeouts import ANSWER_SECONDS, CONNECT_SECONDS, end_refused_commits, limit_waits
 
 if TYPE_CHECKING:
@@ -71,8 +72,13 @@ _NOT_SECRET: Final = frozenset({"type", "warehouse", "uri"})
 _SYSTEM_ERROR: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|\bNo route to host\b|\btimed out\b|\bTimeoutError\b")
 _MAX_REASON: Final = 300
 
-_ICEBERG_PACKAGES: Final = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
-"""Maven coordinates of Iceberg's runtime for Spark 4.1 and Scala 2.13; another Spark needs another one."""
+_ICEBERG_RUNTIMES: Final[Mapping[tuple[str, str], str]] = {
+    ("3.5", "2.12"): "1.12.0",
+    ("3.5", "2.13"): "1.11.0",
+    ("4.0", "2.13"): "1.11.0",
+    ("4.1", "2.13"): "1.12.0",
+}
+"""Newest Iceberg runtime in Maven Central (November 2026), by the minor versions of Spark and Scala."""
 _JDBC_PACKAGES: Final[Mapping[str, str]] = {
     "sqlite": "org.xerial:sqlite-jdbc:3.50.3.0",
     "postgresql": "org.postgresql:postgresql:42.7.7",
@@ -287,21 +293,23 @@ def _without_credentials(uri: str) -> str:
     return f"{scheme}://" + ("***" if "@" in query else place.rpartition("@")[2])
 
 
-def spark_sql_settings(lake: LakeSettings) -> dict[str, str]:
+def spark_sql_settings(lake: LakeSettings, *, with_packages: bool = True) -> dict[str, str]:
     """Return the Spark settings under which the lake's tables are ``<lake.name>.<namespace>.<table>``.
 
-    For SQL catalogs on SQLite and PostgreSQL, and for REST catalogs. They have to be set before the session starts.
-    ``spark.jars.packages`` is among them: if the session has packages of its own, join the two by a comma. A warehouse
-    in an object store also needs Iceberg's bundle for that store. A session that has read a table before sees what
-    others commit after at most thirty seconds; at once with ``spark.sql.catalog.<name>.cache-enabled=false``.
+    For SQL catalogs on SQLite and PostgreSQL, and for REST catalogs, on the Spark of this machine. They have to be set
+    before the session starts. ``spark.jars.packages`` is among them: if the session has packages of its own, join the
+    two by a comma. A warehouse in an object store also needs Iceberg's bundle for that store. A session that has read a
+    table before sees what others commit after at most thirty seconds; at once with
+    ``spark.sql.catalog.<name>.cache-enabled=false``.
 
     The values may hold the catalog's password: they belong in a properties file of mode 0600 or in ``SparkConf``,
     never on a command line.
 
-    :raises ConfigurationError: the catalog is of another kind
+    :param with_packages: False where the session has jars of Iceberg's runtime and of the database's driver already
+    :raises ConfigurationError: the catalog is of another kind, or Iceberg has no runtime for this Spark
     """
     kind = _catalog_type(lake.properties)
-    packages = list(_ICEBERG_PACKAGES)
+    packages = [_iceberg_runtime()] if with_packages else []
     if kind == "sql":
         catalog, driver = _jdbc_catalog(lake.properties)
         packages.append(driver)
@@ -317,11 +325,29 @@ def spark_sql_settings(lake: LakeSettings) -> dict[str, str]:
         )
     prefix = f"spark.sql.catalog.{lake.name}"
     return {
-        "spark.jars.packages": ",".join(packages),
+        **({"spark.jars.packages": ",".join(packages)} if with_packages else {}),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{name}": value for name, value in catalog.items()},
     }
+
+
+def _iceberg_runtime() -> str:
+    """Return the Maven coordinates of Iceberg's runtime for the Spark of this machine."""
+    install = "pip install 'airflow-provider-rfr[spark41]'"
+    spark = installed_spark()
+    if spark is None:
+        raise ConfigurationError("spark", "no Spark was found on this machine", f"{install}, or set SPARK_HOME")
+    version = _ICEBERG_RUNTIMES.get((spark.minor, spark.scala))
+    if version is None:
+        known = ", ".join(sorted({minor for minor, _ in _ICEBERG_RUNTIMES}))
+        raise ConfigurationError(
+            "spark",
+            f"no Iceberg runtime is known for Spark {spark.minor} with Scala {spark.scala}; SQL on Spark needs one,"
+            " refreshes do not",
+            f"use Spark {known}, e.g. {install}, or give the runtime's jar yourself (jars)",
+        )
+    return f"org.apache.iceberg:iceberg-spark-runtime-{spark.minor}_{spark.scala}:{version}"
 
 
 def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:

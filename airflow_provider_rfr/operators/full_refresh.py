@@ -195,6 +195,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
     :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
     """
 
+    # The Spark provider has the key since 6.
+    external_id_key = "spark_job_id"
     template_fields: Sequence[str] = (
         *SparkApplicationOperator.template_fields,
         *("source", "streams", "target", "options", "api_conn_id", "lake_conn_id"),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(airflow_provider_rfr.__file__).parent
 _DOMAIN = (
-    *("__init__.py", "documents.py", "exceptions.py", "numbers.py", "text.py", "timeouts.py"),
+    *("__init__.py", "documents.py", "exceptions.py", "numbers.py", "preflight.py", "text.py", "timeouts.py"),
     *("http", "streams", "lake", "refresh"),
 )
 _MIGRATION_PARTS = ("store", "history.py", "sinks", "builtins")
@@ -198,8 +198,10 @@ def load_migration(folder: Path, builtins: BuiltinsHook, work: Mapping[str, Any]
     from airflow_provider_rfr.lake.catalog import spark_sql_settings
 
     lake = builtins.lake
-    settings = spark_sql_settings(lake)
-    hook.default_packages(settings["spark.jars.packages"], settings["spark.sql.extensions"])
+    settings = spark_sql_settings(lake, with_packages=not hook.brings_jars)
+    hook.default_conf("spark.sql.extensions", settings["spark.sql.extensions"])
+    if "spark.jars.packages" in settings:
+        hook.default_conf("spark.jars.packages", settings["spark.jars.packages"])
     place = {"lake": {"name": lake.name, "properties": lake.properties}, "store": builtins.store_url}
     load_application(hook, folder, {**work, **place}, _MIGRATION_PARTS)
 
@@ -232,7 +234,7 @@ def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]
         return {}
     if not ours.is_file():
         raise PreflightError(
-            f"no {binary} was found; pip install 'airflow-provider-rfr[pyspark]',"
+            f"no {binary} was found; pip install 'airflow-provider-rfr[spark41]',"
             " or put the bin folder of a Spark on the path"
         )
     environment = {"PATH": f"{scripts}{os.pathsep}{environ.get('PATH', os.defpath)}"}

@@ -1,8 +1,8 @@
 """The driver's process: events that end it, Java options that shorten its start, and settings that save memory.
 
 When a worker is killed for its memory, its Spark driver lives on as an orphan, next to the driver of the retry. The
-ledger's epoch protects the table; the watchdog here saves the API and the machine double work. Imports only the
-standard library, because the operator uses it, too.
+ledger's epoch protects the table; the watchdog here saves the API and the machine double work. Imports no
+library, because the operator uses it, too.
 
 Java options shorten the start, and a class archive shortens it most: on two cores a session takes 5.9 s without and
 3.1 s with both (docs/benchmarks.md). Compiling with C1 only is right here because the heavy work is in Python and
@@ -18,7 +18,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import hashlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -29,6 +28,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from airflow_provider_rfr.preflight import spark_home
 
 _POLL_SECONDS = 1.0
 
@@ -116,17 +117,15 @@ def _archive_path() -> Path | None:
     """
     if os.environ.get(_SWITCH, "").lower() in ("off", "0", "false"):
         return None
-    java_home, spark_home = os.environ.get("JAVA_HOME"), os.environ.get("SPARK_HOME")
+    java_home, home = os.environ.get("JAVA_HOME"), spark_home()
     java = Path(java_home) / "bin" / "java" if java_home else Path(shutil.which("java") or "/")
-    if spark_home is None and (spec := importlib.util.find_spec("pyspark")) is not None:
-        spark_home = next(iter(spec.submodule_search_locations or ()), None)
-    java, jars = java.resolve(), Path(spark_home or "") / "jars"
-    if not java.is_file() or spark_home is None or not jars.is_dir():
+    java = java.resolve()
+    if not java.is_file() or home is None:
         return None
     digest = hashlib.blake2b(digest_size=8)
     digest.update(str(java).encode())
     digest.update(str(java.stat().st_mtime_ns).encode())
-    for jar in sorted(jars.glob("*.jar")):
+    for jar in sorted(home.glob("jars/*.jar")):
         digest.update(f"{jar}:{jar.stat().st_size}".encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "airflow-provider-rfr" / f"spark-{digest.hexdigest()}.jsa"

@@ -14,6 +14,8 @@ from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from fastapi import Depends
 
+from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
+
 
 class FailedRead(NamedTuple):
     """A read of a lake or the control store that failed, in sentences for viewers.
@@ -29,8 +31,8 @@ class FailedRead(NamedTuple):
 class Viewer:
     """The user of one request. Asks Airflow's database, so it is used in threads and not in the server's loop."""
 
-    def __init__(self, user: GetUserDep) -> None:
-        self._user: Any = user
+    def __init__(self, user: Any) -> None:
+        self._user = user
         self._manager: Any = get_auth_manager()
         self._dags: dict[str, bool] = {}
 
@@ -105,8 +107,13 @@ class Viewer:
 
 
 def _has_teams() -> bool:
-    return bool(conf.getboolean("core", "multi_team"))
+    return AIRFLOW_V_3_2_PLUS and bool(conf.getboolean("core", "multi_team"))
 
 
-ViewerDep = Annotated[Viewer, Depends()]
+# A function, since FastAPI of Airflow 3.1 does not evaluate the annotations of a class.
+def _viewer(user: GetUserDep) -> Viewer:
+    return Viewer(user)
+
+
+ViewerDep = Annotated[Viewer, Depends(_viewer)]
 """The user who asks; whoever is not logged in gets 401."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from airflow.utils.session import create_session
 from cryptography.fernet import Fernet
 from sqlalchemy import delete
 
+from tests.airflow_versions import rfr_command
 from tests.unit.cli.calls import rfr, told
 
 OBJECTS = "kind: table\nname: ops.runs\ncolumns: [{name: id, type: int}]\n"
@@ -60,7 +60,7 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_traceback(objects: Pat
     """``airflow rfr builtins graph | head``."""
     tables = "---\n".join(OBJECTS.replace("ops.runs", f"ops.t{number}") for number in range(3000))
     objects.write_text(tables)
-    command = [sys.executable, "-m", "airflow", "rfr", "builtins", "graph", "--objects", str(objects)]
+    command = rfr_command("builtins", "graph", "--objects", str(objects))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()
         process.stdout.close()

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from airflow_provider_rfr.sample_api import SampleApi
+from tests.airflow_versions import rfr_command
 from tests.soon import PATIENCE
 from tests.system.conftest import KEY, LATENCY_MS, SIZES, Story, api_server, wait_for
 
@@ -54,7 +55,7 @@ def alter(story: Story, run: str, statement: str, api: str | None = None) -> dic
 def cli(story: Story, *arguments: str, parameters: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The command as a person types it; also what a list of processes shows meanwhile."""
     return subprocess.run(
-        ["airflow", "rfr", "connection", *arguments],
+        rfr_command("connection", *arguments),
         env=story.airflow.environment,
         input=json.dumps(parameters or {}),
         capture_output=True,

@@ -25,6 +25,8 @@ from airflow_provider_rfr.streams.paged import as_paged
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = airflow_provider_rfr.__version__
+SPARKS = ("35", "40", "41", "42", "43")
+LOCKED_SPARK = "41"
 PINS = {
     "apache-airflow": "3.3.2",
     "apache-airflow-providers-apache-spark": "6.3.4",
@@ -178,15 +180,19 @@ def test_an_installation_alone_brings_no_pyspark_for_operators_only_submit(state
     assert not {"pyspark", "pyspark-client"} & names(requirements(stated))
 
 
-def test_the_extra_brings_one_version_of_pyspark_and_its_client(stated: Message) -> None:
-    pins = {
+@pytest.mark.parametrize("spark", SPARKS)
+def test_the_extra_of_a_spark_brings_equal_versions_or_no_client(stated: Message, spark: str) -> None:
+    found = {
         requirement.name: str(requirement.specifier)
         for requirement in requirements(stated)
-        if requirement.name.startswith("pyspark")
+        if requirement.marker and f'"spark{spark}"' in str(requirement.marker)
     }
-    assert pins == {"pyspark": "==4.1.3", "pyspark-client": "==4.1.3"}
-    assert {"pyspark", "pyspark-client"} <= names(requirements(stated), "pyspark")
-    assert "`pyspark` and `pyspark-client`, both 4.1.3" in (ROOT / "docs" / "operator.md").read_text()
+    assert ".".join(spark) in found["pyspark"]
+    if "pyspark-client" in found:
+        assert found["pyspark"] == found["pyspark-client"] and found["pyspark"].startswith("==")
+    else:
+        # The last Spark provider that does not bring the client.
+        assert found["apache-airflow-providers-apache-spark"] == "<6"
 
 
 def test_the_metadata_names_licence_pythons_and_the_documentation_that_airflow_links_to(stated: Message) -> None:
@@ -202,6 +208,7 @@ def test_the_metadata_names_licence_pythons_and_the_documentation_that_airflow_l
         "postgres",
         "pyspark",
         "sops",
+        *(f"spark{version}" for version in SPARKS),
     }
 
 
@@ -245,12 +252,8 @@ def test_the_lock_holds_the_tested_versions() -> None:
 
 def test_the_lock_covers_every_requirement_within_its_range(stated: Message) -> None:
     pins = locked()
-    missing = [
-        requirement.name for requirement in requirements(stated) if canonicalize_name(requirement.name) not in pins
-    ]
-    outside = [
-        str(requirement)
-        for requirement in requirements(stated)
-        if not requirement.specifier.contains(pins.get(requirement.name.lower(), ""))
-    ]
+    others = [f"spark{version}" for version in SPARKS if version != LOCKED_SPARK]
+    wanted = [found for found in requirements(stated) if not any(extra in str(found.marker) for extra in others)]
+    missing = [found.name for found in wanted if canonicalize_name(found.name) not in pins]
+    outside = [str(found) for found in wanted if not found.specifier.contains(pins.get(found.name.lower(), ""))]
     assert (missing, outside) == ([], [])

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from airflow.cli.cli_parser import get_parser
+from airflow.cli.cli_parser import ALL_COMMANDS_DICT, get_parser
+
+from airflow_provider_rfr.cli import get_rfr_commands
 
 
 class Printed(NamedTuple):
@@ -27,6 +29,8 @@ Rfr = Callable[..., Printed]
 
 def rfr(*arguments: Any) -> int:
     """``airflow rfr ...``; returns the exit code."""
+    # Airflow 3.1 asks no provider for commands.
+    ALL_COMMANDS_DICT.setdefault("rfr", get_rfr_commands()[0])
     args = get_parser().parse_args(["rfr", *map(str, arguments)])
     try:
         args.func(args)

@@ -20,6 +20,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import doctor
+from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 from airflow_provider_rfr.connections.airflow import gateways, lookup
 from airflow_provider_rfr.connections.statement import parse_statement
 from airflow_provider_rfr.hooks import api as api_hook
@@ -102,7 +103,8 @@ def missing(healthy: Path, capsys: pytest.CaptureFixture[str]) -> Misses:
         code = rfr("--triggers", file, "--json", *arguments)
         told = capsys.readouterr()
         assert CANARY not in told.out + told.err
-        assert "Traceback" not in told.err
+        # Airflow 3.1 itself logs the error of a DAG file.
+        assert not AIRFLOW_V_3_2_PLUS or "Traceback" not in told.err
         content = json.loads(told.out)
         checks = [check for check in content["checks"] if check["outcome"] == "missing"]
         assert (code, content["ok"]) == ((1, False) if checks else (0, True))
@@ -177,8 +179,9 @@ def test_spark_without_its_program_its_connection_or_its_master(closed_port: int
     check_messages(miss("--spark-conn-id", "nope")["remedy"])
     connect("spark_default", conn_type="spark", host="local", extra={"spark-binary": "spark3-submit"})
     check_messages(miss()["detail"])
-    connect("spark_default", conn_type="spark", host="local", extra=f"{{no {CANARY}")
-    check_messages(miss()["detail"])
+    if AIRFLOW_V_3_2_PLUS:  # Airflow 3.1 can't read such a connection.
+        connect("spark_default", conn_type="spark", host="local", extra=f"{{no {CANARY}")
+        check_messages(miss()["detail"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from airflow_provider_rfr.refresh import inspection
 from airflow_provider_rfr.refresh.follow import Bar
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import RefreshState
+from tests.airflow_versions import rfr_command
 from tests.soon import PATIENCE
 from tests.unit.cli.calls import Rfr
 from tests.unit.messages import check_messages
@@ -248,7 +248,7 @@ def test_ctrl_c_ends_a_command_whose_catalog_never_answers(kind: str, host: str,
     with socket.create_server(("127.0.0.1", 0)) as silent:
         lake = {"conn_type": "rfr_lake", "host": host.format(silent.getsockname()[1])}
         lake["extra"] = json.dumps({"catalog_type": kind, "warehouse": "/tmp"})
-        command = [sys.executable, "-m", "airflow", "rfr", "refresh", *words, "--lake-conn-id", "lake"]
+        command = rfr_command("refresh", *words, "--lake-conn-id", "lake")
         environment = {**os.environ, "AIRFLOW_CONN_LAKE": json.dumps(lake)}
         # Where the tests themselves run in the background, the signal is ignored.
         heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -265,7 +265,7 @@ def test_ctrl_c_ends_a_command_whose_catalog_never_answers(kind: str, host: str,
 @pytest.mark.test
 def test_a_terminal_without_the_letters_of_a_name_shows_their_numbers(lake: Lake) -> None:
     begun(lake.catalog, dag_run_id="Größe")
-    command = [sys.executable, "-m", "airflow", "rfr", "refresh", "list", "--lake-conn-id", "lake"]
+    command = rfr_command("refresh", "list", "--lake-conn-id", "lake")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
+from tests.airflow_versions import rfr_command
 from tests.unit.cli.calls import Printed, Rfr
 from tests.unit.messages import check_messages
 
@@ -141,7 +141,7 @@ def test_a_read_that_fails_keeps_the_pages_before(api: SampleApi, config: Path, 
 
 
 def test_a_sigkill_loses_no_record_that_the_state_covers(api: SampleApi, config: Path, tmp_path: Path) -> None:
-    state, command = tmp_path / "state.json", [sys.executable, "-m", "airflow", "rfr", "source", "read", str(SHOP)]
+    state, command = tmp_path / "state.json", rfr_command("source", "read", str(SHOP))
     command += ["orders", "--config", str(config), "--state", str(state), "--api-conn-id", "shop"]
     api.set_faults({"kind": "hold", "path": "/orders", "after": 3})
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) as process:

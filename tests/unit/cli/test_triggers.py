@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from airflow_provider_rfr.operators import CommitWebhookOperator
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Receiver
+from tests.airflow_versions import rfr_command
 from tests.unit.cli.calls import Printed, Rfr
 from tests.unit.triggers.lake import Lake
 
@@ -345,8 +345,6 @@ def test_a_sealed_file_is_a_text_in_json(tmp_path: Path, rfr: Rfr) -> None:
 @pytest.mark.test
 def test_the_command_is_airflow_s_own(tmp_path: Path) -> None:
     template, variables = write(tmp_path, "t.hbs", "{{a}}"), write(tmp_path, "v.json", {"a": 1})
-    command = ["rfr", "triggers", "render", "--template", str(template), "--variables", str(variables)]
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "airflow"), *command], capture_output=True, text=True, check=False
-    )
+    command = rfr_command("triggers", "render", "--template", str(template), "--variables", str(variables))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1"), done.stderr

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
 from airflow_provider_rfr.hooks.spark import (
     ClusterManagerError,
     DriverAddress,
     DriverState,
+    RefreshSparkHook,
     _yarn_report,
     open_driver,
 )
@@ -95,3 +97,14 @@ def test_what_is_missing_to_ask_the_manager_is_said(cluster: Callable[[str], Non
 def test_kubernetes_without_its_provider_says_what_to_install() -> None:
     with raises(PreflightError):
         open_driver(DriverAddress("kubernetes", "cluster", "spark:pod"))
+
+
+def test_a_spark_provider_that_waits_for_its_driver_defers_nothing(connect: Callable[..., None]) -> None:
+    connect("cluster", conn_type="spark", host="yarn", extra={"deploy-mode": "cluster"})
+    parent = SparkSubmitHook(conn_id="cluster")
+    # As in version 5.
+    vars(parent).pop("_yarn_track_via_rm_api", None)
+    with pytest.raises(ConfigurationError) as caught:
+        RefreshSparkHook.from_parent(parent).leave_driver()
+    assert caught.value.field == "deferrable"
+    assert "install its version 6.3 or later" in str(caught.value)

@@ -7,7 +7,7 @@ import re
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import pytest
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, SparkJobError
 from airflow_provider_rfr.lake.catalog import (
-    _ICEBERG_PACKAGES,
     _JDBC_PACKAGES,
     LakeSettings,
+    _iceberg_runtime,
     _translated,
     load_table,
     open_catalog,
@@ -170,6 +170,21 @@ def test_what_is_not_the_catalogs_client_stays_what_it_is(tmp_path: Path) -> Non
         catalog.register_table("raw.t", f"{tmp_path}/none.json")
 
 
+SparkJar = Callable[[str], None]
+
+
+@pytest.fixture
+def spark_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SparkJar:
+    """Makes a Spark with a main jar of that name this machine's Spark."""
+
+    def make(name: str) -> None:
+        (tmp_path / "jars").mkdir()
+        (tmp_path / "jars" / name).touch()
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+
+    return make
+
+
 def of_catalog(**properties: str) -> dict[str, str]:
     settings = spark_sql_settings(LakeSettings("rfr", properties))
     prefix = "spark.sql.catalog.rfr."
@@ -182,7 +197,32 @@ def test_sqlite_becomes_a_jdbc_catalog_of_the_same_name() -> None:
     assert settings["spark.sql.catalog.raw_lake"] == "org.apache.iceberg.spark.SparkCatalog"
     assert settings["spark.sql.catalog.raw_lake.uri"] == "jdbc:sqlite:/lake/catalog.db"
     assert settings["spark.sql.catalog.raw_lake.warehouse"] == "file:///lake/warehouse"
-    assert settings["spark.jars.packages"] == ",".join([*_ICEBERG_PACKAGES, _JDBC_PACKAGES["sqlite"]])
+    assert settings["spark.jars.packages"] == ",".join([_iceberg_runtime(), _JDBC_PACKAGES["sqlite"]])
+
+
+@pytest.mark.parametrize(
+    ("jar", "package"),
+    [
+        ("spark-core_2.12-3.5.9.jar", "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.12.0"),
+        ("spark-core_2.13-4.0.4.jar", "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"),
+        ("spark-core_2.13-4.1.3-amzn-0.jar", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"),
+    ],
+)
+def test_the_runtime_is_that_of_the_spark_of_this_machine(spark_jar: SparkJar, jar: str, package: str) -> None:
+    spark_jar(jar)
+    assert spark_sql_settings(sqlite(Path("/lake")))["spark.jars.packages"].split(",")[0] == package
+
+
+@pytest.mark.parametrize("jar", ["spark-core_2.13-4.2.0.jar", "spark-core_2.12-4.1.3.jar", "spark-core.jar"])
+def test_a_spark_without_a_runtime_of_iceberg_is_refused_unless_its_jars_are_given(
+    spark_jar: SparkJar, jar: str
+) -> None:
+    spark_jar(jar)
+    with pytest.raises(ConfigurationError) as caught:
+        spark_sql_settings(sqlite(Path("/lake")))
+    assert caught.value.field == "spark"
+    check_messages(str(caught.value))
+    assert "spark.jars.packages" not in spark_sql_settings(sqlite(Path("/lake")), with_packages=False)
 
 
 def test_postgresql_has_its_credentials_beside_the_address_and_waits_no_longer_than_pyiceberg() -> None:

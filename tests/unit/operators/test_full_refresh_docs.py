@@ -11,6 +11,7 @@ from airflow.sdk import DAG
 from jinja2 import Template
 
 from airflow_provider_rfr.sample_api import SHOP
+from tests.airflow_versions import needs_sdk_timetables
 
 ROOT = Path(__file__).resolve().parents[3]
 CHAPTER = (ROOT / "docs" / "full_refresh.md").read_text()
@@ -18,6 +19,7 @@ README = (ROOT / "README.md").read_text()
 EXAMPLES = dict(re.findall(r"```python\n# \$AIRFLOW_HOME/dags/(\w+)\.py\n(.*?)```", README + CHAPTER, re.DOTALL))
 
 
+@needs_sdk_timetables
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[DAG] = []

@@ -17,6 +17,7 @@ from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.operators import RefreshMaterializedViewOperator
 from airflow_provider_rfr.operators.builtins import _DeclaredView, declared_materialized_views
 from airflow_provider_rfr.triggers import CommitTrigger
+from tests.airflow_versions import cron_of
 from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.cli import calls
 from tests.unit.messages import raises
@@ -75,7 +76,7 @@ def test_a_view_without_a_schedule_is_refreshed_with_each_commit_of_the_tables_b
 def test_what_is_declared_wins_over_what_the_dag_gives(objects: Path) -> None:
     declare(objects, "refresh: {schedule: '0 4 * * *', force: true, retries: 2, conf: {spark.a: b}}\n")
     view = only(objects)
-    assert view.schedule.expression == "0 4 * * *"
+    assert cron_of(view.schedule) == "0 4 * * *"
     with DAG("d", schedule=view.schedule, start_date=datetime(2026, 1, 1)):
         task = view.refresh(retries=5)
     assert (task.force, task.retries) == (True, 2)
@@ -130,7 +131,9 @@ def submitted(task: RefreshMaterializedViewOperator, monkeypatch: pytest.MonkeyP
     documents: list[dict[str, Any]] = []
 
     class Hook:
-        def default_packages(self, *_: str) -> None: ...
+        brings_jars = True
+
+        def default_conf(self, *_: str) -> None: ...
 
     def load(hook: Any, folder: Path, document: dict[str, Any], more: tuple[str, ...]) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700

@@ -79,7 +79,7 @@ def test_a_folder_that_somebody_else_could_have_made_is_not_trusted(own_temporar
 def test_executors_get_the_domain_and_no_airflow(tmp_path: Path) -> None:
     archive = submit.zip_package(tmp_path)
     names = zipfile.ZipFile(archive).namelist()
-    modules = {"__init__.py", "documents.py", "exceptions.py", "numbers.py", "text.py", "timeouts.py"}
+    modules = {"__init__.py", "documents.py", "exceptions.py", "numbers.py", "preflight.py", "text.py", "timeouts.py"}
     assert {name.split("/")[1] for name in names} == modules | {"http", "streams", "lake", "refresh"}
     assert_imports_without_airflow(archive, "airflow_provider_rfr.refresh.engine")
 

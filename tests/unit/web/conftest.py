@@ -19,6 +19,7 @@ from sqlalchemy import delete
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.web import lakes
 from airflow_provider_rfr.web.lakes import Lakes
+from tests.airflow_versions import forget_plugins
 from tests.soon import PATIENCE
 
 Login = Callable[[str], TestClient]
@@ -27,12 +28,10 @@ Login = Callable[[str], TestClient]
 @pytest.fixture(scope="module")
 def application() -> Iterator[FastAPI]:
     """Airflow's API server with a database, and people who have to log in."""
-    from airflow import plugins_manager
     from airflow.api_fastapi.app import create_app, purge_cached_app
     from airflow.utils.db import initdb
 
     initdb()
-    caches = (plugins_manager._get_plugins, plugins_manager.get_fastapi_plugins)
     with pytest.MonkeyPatch.context() as patch:
         # As Airflow's own entry point has it: else no connection of the database is found.
         patch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
@@ -40,12 +39,10 @@ def application() -> Iterator[FastAPI]:
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "owner:admin,viewer:viewer")
         patch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "tests.unit.web.managers.PickyManager")
         purge_cached_app()
-        for cache in caches:
-            cache.cache_clear()
+        forget_plugins()
         yield create_app(apps="core")
     purge_cached_app()
-    for cache in caches:
-        cache.cache_clear()
+    forget_plugins()
 
 
 @pytest.fixture

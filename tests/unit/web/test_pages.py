@@ -9,7 +9,7 @@ import re
 import threading
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -24,6 +24,7 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.web import access, lakes, make_app
+from tests.airflow_versions import needs_teams
 from tests.soon import PATIENCE, soon
 from tests.unit.web.conftest import Login, second_lake
 from tests.unit.web.ledgers import CANARY, REFRESH, TASK, begun, copies, read_page
@@ -41,17 +42,15 @@ def past(**changes: Any) -> str:
 
 def test_every_page_asks_who_is_there_and_leads_to_the_login(login: Login) -> None:
     stranger = login("")
-    for route in make_app().routes:
-        path = route.path  # type: ignore[attr-defined]
-        if path.startswith("/static/"):
-            continue
+    for path in make_app().openapi()["paths"].keys() - {"/static/{name}"}:
         answer = stranger.get(f"/rfr{path}?lake=a&ledger=b")
         assert answer.status_code == 401, path
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         [link] = re.findall(r'<a class="airflow button" href="([^"]+)">Log in</a>', answer.text)
         onward = stranger.get(html.unescape(link))
         assert onward.status_code == 307
-        assert quote(f"/rfr{path}?lake=a&ledger=b", safe="") in onward.headers["location"]
+        # Airflow 3.1 does not quote it.
+        assert unquote(onward.headers["location"]).endswith(f"next=/rfr{path}?lake=a&ledger=b")
 
 
 def test_the_files_of_the_pages_are_sent_to_everybody_and_nothing_else_is(login: Login) -> None:
@@ -66,7 +65,7 @@ def test_only_reading_is_possible(login: Login) -> None:
     owner = login("owner")
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         assert owner.request(method, "/rfr/").status_code == 405
-    assert {method for route in make_app().routes for method in route.methods} <= {"GET", "HEAD"}  # type: ignore[attr-defined]
+    assert {method for path in make_app().openapi()["paths"].values() for method in path} == {"get"}
 
 
 def test_the_list_says_what_is_read_and_the_page_of_one_says_more(login: Login, catalog: Catalog) -> None:
@@ -289,6 +288,7 @@ def test_a_default_lake_that_a_secrets_backend_denies_hides_no_other(
         assert lakes._lake_ids() == ("rfr_lake_default", "second_lake")
 
 
+@needs_teams
 def test_with_teams_a_dag_that_is_gone_is_nobodys(
     login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

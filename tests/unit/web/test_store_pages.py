@@ -42,6 +42,7 @@ from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, DEPLOYS, END
 from airflow_provider_rfr.web import access, store_pages
 from airflow_provider_rfr.web.access import Viewer
 from airflow_provider_rfr.web.store_pages import control_store, read_in_lake
+from tests.airflow_versions import needs_teams
 from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.web.conftest import Login, second_lake
 from tests.unit.web.ledgers import CANARY, REFRESH, begun
@@ -311,6 +312,7 @@ def test_the_state_of_a_use_is_the_one_that_its_refresh_has(
     assert f'<div><span class="state {shown}">{shown}</span>' in login("owner").get("/rfr/connections").text
 
 
+@needs_teams
 def test_with_teams_a_connection_that_is_gone_is_nobodys(
     login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
