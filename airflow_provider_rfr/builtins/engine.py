@@ -210,7 +210,9 @@ class SparkSqlEngine:
         last = self._last if self._last is not None and self._last.work == work else None
         if last is not None and last.snapshot == snapshot:
             return last.files
-        if last is not None and only_appended(source, last.snapshot, snapshot):
+        # The SQL of Spark 3 can't read between two snapshots.
+        reads_appended = int(self._session.version.partition(".")[0]) >= 4
+        if last is not None and reads_appended and only_appended(source, last.snapshot, snapshot):
             clause = f"WITH ('start-snapshot-id' = '{last.snapshot}', 'end-snapshot-id' = '{snapshot}')"
         else:
             last, read = None, source.snapshot_by_id(snapshot)
