@@ -48,7 +48,8 @@ class CommitTrigger(BaseEventTrigger):
 
     The position of the last event is kept in the asset's state. It is written after the event, so a triggerer that dies
     between the two sends an event twice, and never not at all: let the DAG be idempotent by ``snapshot_id``. A watcher
-    without a position begins with the next commit; the first one of a table that is not there yet counts as one.
+    without a position begins with the next commit; the first one of a table that is not there yet counts as one. Before
+    Airflow 3.3 assets have no state, so commits made while no triggerer runs have no event.
 
     :param table: ``namespace.table``
     :param asset: name of the asset that is watched. Airflow keeps one trigger for equal arguments, so two assets
@@ -56,6 +57,9 @@ class CommitTrigger(BaseEventTrigger):
     :param lake_conn_id: connection of type ``rfr_lake``
     :param poll_interval: seconds between two checks
     """
+
+    # Airflow sets it since 3.3.
+    asset_state_store: Any = None
 
     def __init__(
         self, table: str, asset: str, lake_conn_id: str = LakeHook.default_conn_name, poll_interval: float = 30.0
@@ -155,6 +159,9 @@ class DeployTrigger(BaseEventTrigger):
     :param control_store_conn_id: connection of the control store; None for the default
     :param poll_interval: seconds between two looks at the declarations; default 30
     """
+
+    # Airflow sets it since 3.3.
+    asset_state_store: Any = None
 
     def __init__(
         self,
