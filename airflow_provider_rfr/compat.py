@@ -6,6 +6,9 @@ Exceptions and the configuration come from ``airflow.providers.common.compat.sdk
 from __future__ import annotations
 
 import importlib
+import json
+import os
+import secrets
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +28,7 @@ __all__ = [
     "airflow_version",
     "parsed_bundle",
     "providers_of_hooks",
+    "tested",
     "with_connection_form",
 ]
 
@@ -33,7 +37,7 @@ _Hook = TypeVar("_Hook", bound=type)
 if TYPE_CHECKING:
     from airflow.dag_processing.bundles.base import BaseDagBundle
     from airflow.dag_processing.dagbag import BundleDagBag
-    from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, RetryDecision, RetryPolicy
+    from airflow.sdk import AssetOrTimeSchedule, Connection, CronTriggerTimetable, RetryDecision, RetryPolicy
     from airflow.sdk.definitions.timetables.simple import OnceTimetable
     from airflow.sdk.exceptions import AirflowRescheduleException
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
@@ -95,6 +99,27 @@ def parsed_bundle(bundle: BaseDagBundle) -> BundleDagBag:
 
         return BundleDagBag(bundle.path, bundle_path=bundle.path)
     return BundleDagBag(bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+
+
+def tested(connection: Connection) -> tuple[bool, str]:
+    """Run the test of the connection's hook, and return whether it works, and a message; store nothing.
+
+    Before Airflow 3.3 hooks find such a connection in a variable of this process, as in the test of Airflow's API.
+    """
+    if AIRFLOW_V_3_3_PLUS:
+        return connection.test_connection()
+    conn_id = f"rfr_{secrets.token_hex(8)}"
+    names = ("conn_type", "description", "host", "login", "password", "schema", "port", "extra")
+    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+    os.environ[variable] = json.dumps({name: getattr(connection, name) for name in names})
+    try:
+        hook = type(connection).get(conn_id).get_hook()
+        if not hasattr(hook, "test_connection"):
+            return False, f"Hook {type(hook).__name__} doesn't implement or inherit test_connection method"
+        works, message = hook.test_connection()
+        return works, message
+    finally:
+        del os.environ[variable]
 
 
 def with_connection_form(hook: _Hook) -> _Hook:

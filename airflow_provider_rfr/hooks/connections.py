@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.compat import providers_of_hooks
+from airflow_provider_rfr.compat import providers_of_hooks, tested
 from airflow_provider_rfr.connections.airflow.lookup import (
     as_connection,
     can_be_reached,
@@ -146,7 +146,7 @@ def run_test(candidate: Definition) -> bool:
     if hook is None or not hook.hook_class_name:
         return False
     try:
-        works, message = as_connection(candidate).test_connection()
+        works, message = tested(as_connection(candidate))
     except Exception as error:  # noqa: BLE001 - the hook can't be made: each one has errors of its own
         works, message = False, f"{type(error).__name__}: {error}"
     if works:
