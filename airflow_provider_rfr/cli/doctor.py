@@ -191,11 +191,15 @@ def _versions(name: str, args: Namespace) -> Iterator[CheckResult]:
 
 
 def _requirements() -> list[Requirement]:
-    """Return the requirements of this package and its extras; empty if it is not installed."""
+    """Return the requirements of this package and its extras; empty if it is not installed.
+
+    Without the extras for one Spark each, which contradict each other: ``pyspark`` has the range of all.
+    """
     from packaging.requirements import Requirement
 
     try:
-        return [Requirement(requirement) for requirement in metadata.requires(_PACKAGE) or ()]
+        found = [Requirement(requirement) for requirement in metadata.requires(_PACKAGE) or ()]
+        return [requirement for requirement in found if 'extra == "spark' not in str(requirement.marker)]
     except metadata.PackageNotFoundError:
         return []
 
