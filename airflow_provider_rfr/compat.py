@@ -6,7 +6,6 @@ Exceptions and the configuration come from ``airflow.providers.common.compat.sdk
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import secrets
 from collections.abc import Callable
@@ -109,9 +108,8 @@ def tested(connection: Connection) -> tuple[bool, str]:
     if AIRFLOW_V_3_3_PLUS:
         return connection.test_connection()
     conn_id = f"rfr_{secrets.token_hex(8)}"
-    names = ("conn_type", "description", "host", "login", "password", "schema", "port", "extra")
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
-    os.environ[variable] = json.dumps({name: getattr(connection, name) for name in names})
+    os.environ[variable] = connection.as_json()
     try:
         hook = type(connection).get(conn_id).get_hook()
         if not hasattr(hook, "test_connection"):
@@ -142,7 +140,6 @@ def _form_field(field: dict[str, Any]) -> Any:
     """Return a field of a connection's form as WTForms has it; Airflow 3.1 puts classes of its own in their place."""
     validators: Any = importlib.import_module("wtforms.validators")
     fields: Any = importlib.import_module("wtforms")
-
     schema = field["schema"]
     is_secret = schema.get("format") == "password"
     return (fields.PasswordField if is_secret else fields.StringField)(

@@ -211,8 +211,7 @@ class SparkSqlEngine:
         if last is not None and last.snapshot == snapshot:
             return last.files
         # The SQL of Spark 3 can't read between two snapshots.
-        reads_appended = int(self._session.version.partition(".")[0]) >= 4
-        if last is not None and reads_appended and only_appended(source, last.snapshot, snapshot):
+        if last is not None and self._session.version >= "4" and only_appended(source, last.snapshot, snapshot):
             clause = f"WITH ('start-snapshot-id' = '{last.snapshot}', 'end-snapshot-id' = '{snapshot}')"
         else:
             last, read = None, source.snapshot_by_id(snapshot)
