@@ -7,7 +7,7 @@ CHAOS_ARGS ?= --kills 1000 --seed 1
 MIGRATIONS_CHAOS_ARGS ?= --kills 100 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo screenshots check test test-all tests messages lint format bench bench-peers bench-chart chaos migrations-chaos setup lock clean
+.PHONY: help demo screenshots check test test-all tests messages lint format bench bench-peers bench-chart chaos matrix migrations-chaos setup lock clean
 
 help:
 	@echo "make demo    kill a refresh half way, resume it by Airflow's retry, and publish it whole"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-chart  write tables and chart of docs/benchmarks.md from the kept figures"
 	@echo "make chaos   kill refreshes 1,000 times while a reader reads; CHAOS_ARGS instead of '$(CHAOS_ARGS)'"
 	@echo "make migrations-chaos  kill deploys 100 times, release after release; MIGRATIONS_CHAOS_ARGS instead of '$(MIGRATIONS_CHAOS_ARGS)'"
+	@echo "make matrix  try the wheel with each Airflow and each Spark, two hours; MATRIX_ARGS go to tests.matrix"
 	@echo "make setup   install .venv from constraints.txt, and Java"
 	@echo "make lock    write constraints.txt with the newest versions that pyproject.toml allows"
 	@echo "make clean   remove .venv and all caches"
@@ -78,6 +79,10 @@ chaos: setup
 
 migrations-chaos: setup
 	@$(RUN) python -m tests.migrations_chaos $(MIGRATIONS_CHAOS_ARGS)
+
+matrix: setup
+	@scripts/packages.sh postgresql chromium
+	@$(RUN) python -m tests.matrix $(MATRIX_ARGS)
 
 setup:
 	@PYTHON="$(PYTHON)" scripts/setup.sh

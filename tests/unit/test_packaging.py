@@ -191,7 +191,7 @@ def test_the_extra_of_a_spark_brings_equal_versions_or_no_client(stated: Message
     if "pyspark-client" in found:
         assert found["pyspark"] == found["pyspark-client"] and found["pyspark"].startswith("==")
         row = f"| `spark{spark}` | {found['pyspark'].removeprefix('==')}"
-        assert row in (ROOT / "docs" / "operator.md").read_text()
+        assert row in (ROOT / "docs" / "compatibility.md").read_text()
     else:
         # The last Spark provider that does not bring the client.
         assert found["apache-airflow-providers-apache-spark"] == "<6"
