@@ -11,16 +11,18 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.connections.airflow.lookup import quiet_masking
@@ -30,12 +32,27 @@ from airflow_provider_rfr.hooks.lake import CommitsReader, LakeHook, Position
 
 __all__ = ["CommitTrigger", "DeployTrigger"]
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 _SEEN = "rfr_commit_seen"
 _ANNOUNCED = "rfr_deploy_announced"
 _CONNECTION_SECONDS = 60.0
 """Between two reads of a connection that works: Airflow warns at each read of the ``_`` in its type."""
 
+# Own threads, so that a catalog that hangs does not use up those of other triggers.
+_THREADS = ThreadPoolExecutor(16, thread_name_prefix="rfr-trigger")
+
 log = logging.getLogger(__name__)
+
+
+async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Run something that blocks in a thread, in the context of this task: Airflow's log finds the task by it.
+
+    By asgiref, and not by asyncio: where the function reads a connection, Airflow 3.1 and 3.2 then ask for it in the
+    triggerer's own event loop. From another loop, one answer would be taken for another, and the triggerer would end.
+    """
+    return await sync_to_async(function, thread_sensitive=False, executor=_THREADS)(*args, **kwargs)
 
 
 class CommitTrigger(BaseEventTrigger):
@@ -88,9 +105,9 @@ class CommitTrigger(BaseEventTrigger):
             with lake.check():
                 reader = await lake.reader()
                 if not known:
-                    known, seen = True, await asyncio.to_thread(reader.position, self.table)
+                    known, seen = True, await in_thread(reader.position, self.table)
                     await self._remember(seen)
-                for position, commit in await asyncio.to_thread(reader.commits, self.table, seen):
+                for position, commit in await in_thread(reader.commits, self.table, seen):
                     if commit is not None:
                         yield TriggerEvent(commit)
                     seen = position
@@ -135,7 +152,7 @@ class CommitReachedTrigger(BaseTrigger):
         while True:
             with lake.check():
                 reader = await lake.reader()
-                commits = await asyncio.to_thread(reader.newest_after, self.tables, after, self.snapshots)
+                commits = await in_thread(reader.newest_after, self.tables, after, self.snapshots)
                 if commits is not None:
                     yield TriggerEvent({"commits": commits})
                     return
@@ -195,8 +212,8 @@ class DeployTrigger(BaseEventTrigger):
         while True:
             try:
                 # Before the plan: a file that changes while the plan is made has another digest at the next look.
-                digest = await asyncio.to_thread(self._digest)
-                event = await asyncio.to_thread(self._look, digest) if digest != seen else None
+                digest = await in_thread(self._digest)
+                event = await in_thread(self._look, digest) if digest != seen else None
             except Exception as error:
                 # The lake or the store is away, or a file is half written: the next look may succeed.
                 if problem.is_new(error):

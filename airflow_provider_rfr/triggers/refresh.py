@@ -6,15 +6,13 @@ What it stores is in Airflow's database and logs, so connections are named by th
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -28,6 +26,7 @@ from airflow_provider_rfr.hooks.spark import (
     open_driver,
 )
 from airflow_provider_rfr.refresh.follow import LedgerFollower, Outages, ProgressPoint
+from airflow_provider_rfr.triggers import in_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +93,6 @@ class Ending:
         report = DriverReport(DriverState(driver["state"]), driver["status"], driver["exit_code"])
         return cls(End(content["end"]), report)
 
-
-_T = TypeVar("_T")
 
 _TIDY_SECONDS = 60.0
 """Given to a driver for its cleaning up once the ledger says that everything is published."""
@@ -167,8 +164,6 @@ class _RefreshWatch:
 
 
 _FIRST_WAIT = 2.0
-# Own threads, so that a catalog that hangs does not use up those of other triggers.
-_THREADS = ThreadPoolExecutor(16, thread_name_prefix="rfr-trigger")
 
 
 class RefreshTrigger(BaseTrigger):
@@ -198,7 +193,7 @@ class RefreshTrigger(BaseTrigger):
         watch, lines = self._watch()
         wait = min(_FIRST_WAIT, self.poll_interval)
         while True:
-            ending = await _in_thread(watch.look)
+            ending = await in_thread(watch.look)
             self._log_lines(lines)
             left = math.inf
             if self.deadline is not None:
@@ -222,7 +217,7 @@ class RefreshTrigger(BaseTrigger):
         driver = self.refresh["driver"]["driver_id"]
         self.log.info("Ending the driver %s: %s; what was read is kept", driver, why)
         try:
-            await _in_thread(watch.stop)
+            await in_thread(watch.stop)
         except Exception as error:  # noqa: BLE001 - its text may name addresses
             self.log.warning("It could not be ended (%s); the next attempt fences it", type(error).__name__)
         self._log_lines(lines)
@@ -236,10 +231,3 @@ class RefreshTrigger(BaseTrigger):
         for line in lines:
             self.log.info("%s", line)
         lines.clear()
-
-
-async def _in_thread(function: Callable[[], _T]) -> _T:
-    """Run something that blocks, in the context of this task: Airflow's log finds the task by it."""
-    # A copy for each call: a context can't be entered twice at the same time.
-    context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, context.run, function)

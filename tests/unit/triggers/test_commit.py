@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
+from asgiref.sync import async_to_sync
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.lake import CommitsReader
-from airflow_provider_rfr.triggers import CommitReachedTrigger, CommitTrigger
+from airflow_provider_rfr.triggers import CommitReachedTrigger, CommitTrigger, in_thread
 from tests.soon import SOON, soon
 from tests.unit.sinks.exporting import replace_files
 from tests.unit.triggers.lake import Lake
@@ -311,3 +312,21 @@ def test_a_compaction_is_no_commit(lake: Lake) -> None:
     newest = reader.newest_after(["raw.orders"], since, {})
     assert newest is not None
     assert newest["raw.orders"]["snapshot_id"] == last
+
+
+def test_a_thread_asks_airflow_in_the_event_loop_of_the_triggerer() -> None:
+    """Airflow 3.1 and 3.2 take one answer for another where two event loops ask for connections."""
+
+    async def trigger() -> bool:
+        loop, name = asyncio.get_running_loop(), threading.current_thread().name
+
+        async def loop_of_the_question() -> asyncio.AbstractEventLoop:
+            return asyncio.get_running_loop()
+
+        def look() -> tuple[str, asyncio.AbstractEventLoop]:
+            return threading.current_thread().name, async_to_sync(loop_of_the_question)()
+
+        thread, asked = await in_thread(look)
+        return thread != name and asked is loop
+
+    assert asyncio.run(trigger())
