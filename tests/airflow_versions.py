@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,12 +34,17 @@ __all__ = [
     "TaskStateStoreAccessor",
     "cron_of",
     "forget_plugins",
+    "needs_deferral",
     "needs_sdk_timetables",
     "needs_teams",
     "plugin_import_errors",
     "rfr_command",
 ]
 
+needs_deferral = pytest.mark.skipif(
+    int(version("apache-airflow-providers-apache-spark").partition(".")[0]) < 6,
+    reason="Spark provider 5 waits for a driver in a cluster",
+)
 needs_sdk_timetables = pytest.mark.skipif(not AIRFLOW_V_3_2_PLUS, reason="airflow.sdk has timetables since 3.2")
 needs_teams = pytest.mark.skipif(not AIRFLOW_V_3_2_PLUS, reason="Airflow has teams since 3.2")
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -293,6 +294,7 @@ class RefreshSparkHook(SparkSubmitHook):
     result_line: dict[str, Any] | None
     on_pages: Callable[[str], None] | None
     _defaults: dict[str, str]
+    _lines: deque[str]
     _popen_environment: dict[str, str]
 
     @classmethod
@@ -302,6 +304,7 @@ class RefreshSparkHook(SparkSubmitHook):
         copy.__dict__.update(hook.__dict__)
         copy.result_line, copy.on_pages = None, None
         copy._defaults, copy._popen_environment = {}, {}
+        copy._lines = deque(maxlen=_LOG_LINES)
         return copy
 
     @property
@@ -377,7 +380,7 @@ class RefreshSparkHook(SparkSubmitHook):
     @property
     def last_lines(self) -> list[str]:
         """Return the end of the output of spark-submit and the driver."""
-        return list(self._last_submit_log_lines)
+        return list(self._lines)
 
     def ship(self, config: Path, package: Path | None) -> None:
         """Hand the configuration to the driver: by its path, or, where the driver runs elsewhere, with ``--files``."""
@@ -477,6 +480,7 @@ class RefreshSparkHook(SparkSubmitHook):
                 # The progress monitor logs the rounds, in every deploy mode.
                 self.log.debug("%s", line.rstrip())
             else:
+                self._lines.append(line.strip())
                 yield line
 
 

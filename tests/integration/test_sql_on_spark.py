@@ -34,11 +34,13 @@ def tables(deploy: Deploy, tmp_path: Path) -> Iterator[Deploy]:
 def on_spark(deploy: Deploy, query: str) -> list[str] | None:
     """Names of the columns; None: Spark refuses the query."""
     from py4j.protocol import Py4JJavaError
-    from pyspark.errors import AnalysisException, IllegalArgumentException
+    from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkValueError
 
     try:
         return [field.name for field in deploy.session.sql(query).schema.fields]
     except (AnalysisException, IllegalArgumentException, Py4JJavaError):  # the latter two: no such snapshot or branch
+        return None
+    except PySparkValueError:  # Spark 3.5 has no Python type for an interval
         return None
 
 

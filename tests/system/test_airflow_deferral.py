@@ -9,9 +9,11 @@ import json
 
 import pytest
 
+from tests.airflow_versions import needs_deferral
 from tests.soon import PATIENCE, wait_until
 from tests.system.conftest import KEY, SIZES, Story
 
+pytestmark = needs_deferral
 DAG = "deferred"
 TOTAL = SIZES.partitions * SIZES.pages
 
