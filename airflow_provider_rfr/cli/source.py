@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.common import command, config_of, plain, print_data
-from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.numbers import dumps
 
@@ -64,9 +63,10 @@ def _source(args: Namespace) -> dict[str, Any]:
     """
     from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
     from airflow_provider_rfr.hooks.api import settings_of
+    from airflow_provider_rfr.streams.loader import is_manifest
 
     source: dict[str, Any] = {"file": str(args.file)}
-    if _is_manifest(args.file):
+    if is_manifest(args.file):
         source = {"manifest": args.file, **({"components": args.components} if args.components else {})}
     elif args.components:
         raise ConfigurationError("--components", f"{args.file} is no manifest of Airbyte", "leave it out")
@@ -75,15 +75,6 @@ def _source(args: Namespace) -> dict[str, Any]:
     settings = settings_of(args.api_conn_id)
     mask_secrets(settings.secrets.values())
     return settings.completed(source)
-
-
-def _is_manifest(file: Path) -> bool:
-    """Tell whether the file is a manifest of Airbyte; one that can't be read is left to the reader of definitions."""
-    try:
-        document = read_yaml(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, Mapping) and (document.get("type") == "DeclarativeSource" or "check" in document)
 
 
 def _states(file: Path) -> list[Any]:

@@ -279,7 +279,10 @@ def parse_config(document: Any, origin: str = "config") -> RefreshConfig:
         for part, field, secret_type in (("source", "secrets", str), ("lake", "properties", _ReferredSecret)):
             holder = whole.get(part)
             if isinstance(holder, Mapping) and isinstance(holder.get(field), Mapping):
-                whole[part] = {**holder, field: _resolved(holder[field], f"{part}.{field}", secret_type, problems)}
+                whole[part] = {
+                    **holder,
+                    field: resolve_references(holder[field], f"{part}.{field}", problems, secret_type),
+                }
         if problems:
             raise ConfigurationError(origin, "; ".join(problems))
     try:
@@ -317,15 +320,29 @@ def read_config(path: str) -> RefreshConfig:
     return parse_config(document, str(path))
 
 
-def _resolved(value: Any, place: str, secret_type: Callable[[str], Any], problems: list[str]) -> Any:
-    """Replace references by secrets in the value; add those that can't be resolved to ``problems``."""
+def is_reference(value: Any) -> bool:
+    """Tell whether the value refers to a secret: ``{env: NAME}`` or ``{file: PATH}``."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return False
+    [(kind, name)] = value.items()
+    return kind in ("env", "file") and isinstance(name, str)
+
+
+def resolve_references(value: Any, place: str, problems: list[str], secret_type: Callable[[str], Any] = str) -> Any:
+    """Replace references in the value by the secrets; add those that can't be resolved to ``problems``.
+
+    :param place: of the value in its document, for the problems
+    :param secret_type: makes a secret of its text
+    """
     if isinstance(value, list):
-        return [_resolved(item, f"{place}.{number}", secret_type, problems) for number, item in enumerate(value)]
+        return [
+            resolve_references(item, f"{place}.{number}", problems, secret_type) for number, item in enumerate(value)
+        ]
     if not isinstance(value, Mapping):
         return value
-    kind, name = next(iter(value.items())) if len(value) == 1 else ("", None)
-    if kind not in ("env", "file") or not isinstance(name, str):
-        return {key: _resolved(item, f"{place}.{key}", secret_type, problems) for key, item in value.items()}
+    if not is_reference(value):
+        return {key: resolve_references(item, f"{place}.{key}", problems, secret_type) for key, item in value.items()}
+    [(kind, name)] = value.items()
     secret = ""
     if kind == "env":
         secret = os.environ.get(name, "")

@@ -25,11 +25,12 @@ from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, maintain
 from airflow_provider_rfr.refresh.budget import BudgetLimiter, StreamBudget
+from airflow_provider_rfr.refresh.column_rules import ColumnRules
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, secrets_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import SeenColumns, TaskFigures, key_columns
 from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.refresh.publish import ColumnRules, Publisher, PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh.resume import (
     Fingerprints,
     Opening,

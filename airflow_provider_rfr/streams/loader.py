@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_rfr.documents import suggestion
+from airflow_provider_rfr.documents import read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.rest.stream import build_stream, build_streams, read_document, whole_definition
@@ -77,6 +77,15 @@ def _document_of(source: Mapping[str, Any]) -> tuple[Any, str | None]:
         return source["definition"], None
     file = str(source["file"])
     return read_document(file), file
+
+
+def is_manifest(file: Path) -> bool:
+    """Tell whether the file is a manifest of Airbyte; one that can't be read is left to the reader of definitions."""
+    try:
+        document = read_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, Mapping) and (document.get("type") == "DeclarativeSource" or "check" in document)
 
 
 def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,79 @@
+"""A stream's rules for its columns: declared, given a type by name, or inferred from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.inference import arrow_schema
+from airflow_provider_rfr.refresh.pages import SeenColumns
+from airflow_provider_rfr.streams.core import Stream, hinted_schema
+
+_CONSTANT_TYPES = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRules:
+    """A stream's rules for its columns.
+
+    :ivar declared: columns of its ``json_schema`` and ``columns``; None without a ``json_schema``
+    :ivar hints: columns of its ``columns``
+    :ivar infers: whether fields beside the declared ones become columns
+    :ivar constants: by name, values of columns besides the stream's that are the same in all rows; a null, like a field
+        without any value, makes no column
+    """
+
+    declared: pa.Schema | None
+    hints: Mapping[str, pa.Field]
+    infers: bool
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stream: Stream, constants: Mapping[str, Any] | None = None) -> ColumnRules:
+        """Read the rules from the stream's declarations.
+
+        :raises ConfigurationError: a table can't have the columns, a type is unknown, or a constant has the name of a
+            column of the stream
+        """
+        hints: dict[str, pa.Field] = {}
+        declared = None
+        if stream.columns:
+            hints = {column.name: column for column in arrow_schema(hinted_schema(stream.columns), "columns")}
+        if stream.json_schema is not None:
+            columns = {column.name: column for column in arrow_schema(stream.json_schema, "json_schema")}
+            declared = pa.schema(list({**columns, **hints}.values()))
+        infers = declared is None or stream.additional_fields == "keep"
+        rules = cls(declared, hints, infers, constants or {})
+        rules.columns(SeenColumns())
+        return rules
+
+    def columns(self, seen: SeenColumns) -> pa.Schema:
+        """Return the columns of the rows: declared ones first, then others in the order of the source, then constants.
+
+        :raises ConfigurationError: a constant has the name of a column of the stream
+        """
+        columns = self.declared if self.declared is not None else pa.schema([])
+        if self.infers:
+            types = {**self.hints, **{column.name: column for column in columns}}
+            inferred = seen.schema.to_arrow(seen.places, types)
+            columns = pa.schema([*columns, *(column for column in inferred if column.name not in columns.names)])
+        taken = {name.casefold() for name in (*columns.names, *self.hints)}
+        for name in self.constants:
+            if name.casefold() in taken:
+                remedy = "name the constant otherwise, or leave it out"
+                raise ConfigurationError(f"options.constants.{name}", "the stream has a column of that name", remedy)
+        return pa.schema([*columns, *self.constant_columns()])
+
+    def constant_columns(self) -> pa.Schema:
+        """Return the columns of the constants that are not null."""
+        values = ((name, value) for name, value in self.constants.items() if value is not None)
+        return pa.schema([pa.field(name, _CONSTANT_TYPES[type(value)]) for name, value in values])
+
+    def typed_names(self) -> frozenset[str]:
+        """Return the columns whose types the stream declares; the table must take these types."""
+        declared = self.declared.names if self.declared is not None else ()
+        return frozenset((*self.hints, *declared, *self.constants))
