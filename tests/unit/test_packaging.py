@@ -89,7 +89,7 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_wheel_holds_the_package_with_its_applications_and_dags_and_nothing_else(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     info = f"airflow_provider_rfr-{VERSION}.dist-info"
-    assert {name.partition("/")[0] for name in inside} == {"airflow_provider_rfr", info}
+    assert {name.partition("/")[0] for name in inside} == {"airflow_provider_rfr", "pyspark_rfr", info}
     expected = {"py.typed", "get_provider_info.py", "spark_apps/full_refresh.py", "dags/full_refresh.py"}
     expected |= {"sample_api/__main__.py", "sample_api/shop.yaml"}
     assert {f"airflow_provider_rfr/{name}" for name in expected} <= inside
@@ -98,9 +98,11 @@ def test_the_wheel_holds_the_package_with_its_applications_and_dags_and_nothing_
 
 
 def test_every_module_of_the_checkout_is_in_the_wheel(installed: Path) -> None:
-    for package, place in {"airflow_provider_rfr": ".", "spark_apps": "spark_apps", "dags": "dags"}.items():
+    ours = "airflow_provider_rfr"
+    places = {ours: ours, "pyspark_rfr": "pyspark_rfr", "spark_apps": f"{ours}/spark_apps", "dags": f"{ours}/dags"}
+    for package, place in places.items():
         for path in (ROOT / package).rglob("*.py"):
-            copy = installed / "airflow_provider_rfr" / place / path.relative_to(ROOT / package)
+            copy = installed / place / path.relative_to(ROOT / package)
             assert copy.read_text() == path.read_text()
 
 

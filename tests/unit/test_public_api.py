@@ -10,7 +10,7 @@ import pytest
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
 SECTION = TEXT.split("## Public API")[1].split("\n## ")[0]
-ROWS = re.findall(r"^\| `(airflow_provider_rfr[\w.]*)` \| (.+) \|$", SECTION, re.MULTILINE)
+ROWS = re.findall(r"^\| `((?:airflow_provider|pyspark)_rfr[\w.]*)` \| (.+) \|$", SECTION, re.MULTILINE)
 
 
 def test_the_section_has_rows() -> None:

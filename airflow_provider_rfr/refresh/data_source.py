@@ -1,0 +1,230 @@
+"""A stream as Spark's data source ``rfr`` reads it: its options, its columns, its partitions, its pages as batches.
+
+There is no ledger: each action reads the API again. The classes that Spark knows are in the top-level module
+``pyspark_rfr``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from airflow_provider_rfr.documents import DocumentError, read_yaml, suggestion
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, SourceError, SparkJobError, TypeMismatchError
+from airflow_provider_rfr.http.redaction import is_secret, redact
+from airflow_provider_rfr.refresh.column_rules import ColumnRules
+from airflow_provider_rfr.refresh.config import is_reference, resolve_references, secret_values
+from airflow_provider_rfr.refresh.pages import SeenColumns, encode_records, see_columns
+from airflow_provider_rfr.refresh.spark_types import RowLayout, spark_schema
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
+from airflow_provider_rfr.streams.core import Page, Stream, unique_slices
+from airflow_provider_rfr.streams.loader import is_manifest, load_stream
+from airflow_provider_rfr.streams.paged import PagedStream, as_paged, iter_pages
+from airflow_provider_rfr.streams.rest.stream import read_document
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_OPTIONS: Final = ("source", "stream", "config", "secrets", "components")
+_REQUIRED: Final = {"source": "the path of a definition or a manifest", "stream": "the name of a stream of the source"}
+_MOST_OFFENDERS: Final = 3
+_KINDS: Final = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
+"""Kinds of values by the first characters of their JSON; all others are numbers."""
+
+
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """Return the columns of the stream: declared ones, or inferred from the first page that has records.
+
+    :raises ConfigurationError: an option or the source is wrong, or nothing says which columns there are
+    :raises SourceError: the first page can't be read
+    """
+    source = _source(options)
+    with _without_secrets(source):
+        stream = load_stream(source, options["stream"])
+        rules = ColumnRules.of(stream)
+        columns = rules.columns(_first_columns(as_paged(stream)) if rules.infers else SeenColumns())
+        # A later page may have the fields that the source gives a type.
+        columns = pa.schema([*columns, *(hint for name, hint in rules.hints.items() if name not in columns.names)])
+        if not columns.names:
+            problem = f"no partition of {stream.name} has a record on its first page, to infer the columns from"
+            raise ConfigurationError(
+                "schema", problem, 'declare json_schema in the source, or load with .schema("...")'
+            )
+        return spark_schema(columns)
+
+
+def _first_columns(stream: PagedStream) -> SeenColumns:
+    for ordinal, stream_slice in enumerate(unique_slices(stream)):
+        page = next(iter_pages(stream, stream_slice), None)
+        if page is not None and page.records:
+            return see_columns([([_page_of(stream, stream_slice.partition, 1, page)], [ordinal])])
+    return SeenColumns()
+
+
+def _page_of(stream: Stream, partition: Mapping[str, Any], number: int, page: Page) -> LedgerPage:
+    return LedgerPage(stream.partition_key(partition), number, encode_records(page.records), len(page.records), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamScan:
+    """A stream that Spark reads into columns; picklable.
+
+    :ivar source: holds secrets, so it is left out of ``repr``
+    """
+
+    source: Mapping[str, Any] = field(repr=False)
+    stream: str
+    layout: RowLayout
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: StructType) -> StreamScan:
+        """Return the scan of the stream that the options name.
+
+        :param schema: of the DataFrame
+        :raises ConfigurationError: an option, the source or the schema is wrong
+        """
+        source = _source(options)
+        layout = RowLayout.of(schema)
+        with _without_secrets(source):
+            stream = load_stream(source, options["stream"])
+            # Executors on other machines have no files of the source.
+            return cls(dict(stream.source_for_executors(source)), stream.name, layout)
+
+    def slices(self) -> list[dict[str, Any]]:
+        """Return the stream's partitions; pages of parent streams are read for them.
+
+        :raises SourceError: they can't be read
+        """
+        with _without_secrets(self.source):
+            stream = load_stream(self.source, self.stream)
+            return [dict(stream_slice.partition) for stream_slice in unique_slices(stream)]
+
+    def batches(self, partition: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition, page by page; no page is requested before its rows are asked for.
+
+        :raises SourceError: a page can't be read
+        :raises TypeMismatchError: a value does not fit its column
+        """
+        with _without_secrets(self.source):
+            stream, number = as_paged(load_stream(self.source, self.stream)), 0
+            try:
+                for number, page in enumerate(iter_pages(stream, partition), start=1):
+                    if page.records:
+                        yield from self._rows(stream, _page_of(stream, partition, number, page)).to_batches()
+            except SourceError as error:
+                error.partition, error.page = stream.partition_key(partition), number + 1
+                raise
+
+    def _rows(self, stream: Stream, page: LedgerPage) -> pa.Table:
+        typed = type_pages([page], self.layout.read, generation=0, max_offenders=_MOST_OFFENDERS, casts=stream.casts)
+        place = f"{stream.name}, partition {page.partition}, page {page.page}"
+        if typed.offenders:
+            named = "; ".join(
+                f"record {offender.record}: {offender.column} is the {_KINDS.get(offender.value[0], 'number')}"
+                f" {offender.value}, expected {offender.expected}"
+                for offender in typed.offenders
+            )
+            count = typed.offender_count - len(typed.offenders)
+            more = f" (and {count} more)" if count else ""
+            raise TypeMismatchError(
+                f"{place}: {named}{more}; give the column another type, in columns of the stream or by .schema(...)"
+            )
+        return self.layout.fitted(typed.table, place)
+
+
+def _source(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the source that the options name, as the loader reads it, with its secrets.
+
+    :raises ConfigurationError: an option is unknown, missing or wrong, or holds a secret
+    """
+    for name in options:
+        if name.lower() not in _OPTIONS:
+            raise ConfigurationError(f"option {name}", "unknown", suggestion(name, _OPTIONS))
+    for name, meaning in _REQUIRED.items():
+        if not options.get(name):
+            raise ConfigurationError(f"option {name}", "is missing", f"write {meaning}")
+    source: dict[str, Any] = {"file": options["source"]}
+    if is_manifest(Path(options["source"])):
+        source = {"manifest": options["source"]}
+    if options.get("components"):
+        source["components"] = options["components"]
+    source["config"], secrets = _mapping(options, "config"), _mapping(options, "secrets")
+    example = "{env: NAME} or {file: PATH}"
+    for place in (*_marked_secrets(source), *_named_secrets(source["config"])):
+        raise _shown(f"config.{'.'.join(place)}", f"write it in the option secrets, as {example}")
+    for place in _literals(secrets):
+        raise _shown(f"secrets.{'.'.join(place)}", f"write {example}")
+    problems: list[str] = []
+    source["secrets"] = resolve_references(secrets, "secrets", problems)
+    if problems:
+        raise ConfigurationError("option secrets", "; ".join(problems))
+    return source
+
+
+def _mapping(options: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Return the mapping that an option holds as JSON or YAML, or that is in the file that it names."""
+    text = options.get(name, "").strip() or "{}"
+    place, problem = f"option {name}", "must be a mapping"
+    try:
+        value = read_yaml(text if text.startswith("{") else Path(text).expanduser().read_bytes())
+        if isinstance(value, Mapping):
+            return dict(value)
+    except OSError as error:
+        problem = f"names a file that can't be read: {error.strerror}"
+    except DocumentError as error:
+        problem = f"can't be read: {error}"
+    raise ConfigurationError(place, problem, 'write JSON such as {"region": "eu"}, or the path of a YAML or JSON file')
+
+
+def _marked_secrets(source: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the places of fields in the configuration that the source itself calls secret."""
+    if "manifest" in source:
+        from airflow_provider_rfr.streams.airbyte.spec import secret_places, written_specification
+
+        return list(secret_places(written_specification(Path(source["manifest"])), source["config"]))
+    document = read_document(source["file"])
+    secrets = document.get("secrets") if isinstance(document, Mapping) else None
+    return [(name,) for name in secrets if name in source["config"]] if isinstance(secrets, list) else []
+
+
+def _named_secrets(config: Mapping[str, Any], *above: str) -> Iterator[tuple[str, ...]]:
+    """Yield the places of texts in the configuration that are secret by their names."""
+    for name, value in config.items():
+        if isinstance(value, Mapping) and not is_reference(value):
+            yield from _named_secrets(value, *above, str(name))
+        elif is_secret(str(name)) and value and isinstance(value, (str, Mapping)):
+            yield (*above, str(name))
+
+
+def _literals(value: Any, *above: str) -> Iterator[tuple[str, ...]]:
+    """Yield the places of values that are no references."""
+    if is_reference(value):
+        return
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _literals(item, *above, str(name))
+    else:
+        yield above
+
+
+def _shown(place: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"option {place}", "is a secret, and Spark shows options in plans and logs", remedy)
+
+
+@contextmanager
+def _without_secrets(source: Mapping[str, Any]) -> Iterator[None]:
+    """Raise errors without the secrets, and without the errors that led to them: Spark shows the whole chain."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        shown = redact(text, secret_values(source.get("secrets")))
+        if isinstance(error, RfrError) and shown == text:
+            raise error from None
+        failure = SparkJobError(f"{type(error).__name__}: {shown}")
+        raise failure.with_traceback(error.__traceback__) from None
