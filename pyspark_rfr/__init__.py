@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource"]
 
 
-class DefaultSource(DataSource):
+class DefaultSource(DataSource):  # type: ignore[misc]  # of a package without type hints
     """The stream that the options of one ``load()`` name."""
 
     @classmethod
@@ -44,7 +44,7 @@ class DefaultSource(DataSource):
         return _StreamReader(StreamScan.of(self.options, schema))
 
 
-class _StreamReader(DataSourceReader):
+class _StreamReader(DataSourceReader):  # type: ignore[misc]
     """A reader that Spark sends to its executors."""
 
     def __init__(self, scan: StreamScan) -> None:
