@@ -28,6 +28,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_provider_rfr import __version__
+from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 from airflow_provider_rfr.web import display
 from airflow_provider_rfr.web.access import Viewer, ViewerDep
 from airflow_provider_rfr.web.lakes import LakeRefresh, Lakes, prepare
@@ -86,6 +87,7 @@ def _templates() -> Environment:
     )
     environment.filters |= display.FILTERS
     environment.globals["version"] = __version__
+    environment.globals["airflow_can_trigger_again"] = AIRFLOW_V_3_2_PLUS
     return environment
 
 

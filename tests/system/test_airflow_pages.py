@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 
+from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from tests.soon import PATIENCE, wait_until
 from tests.system.conftest import KEY, PASSWORD, SIZES, Story, api_server
@@ -133,8 +134,9 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
         tab.get_by_role("link", name="Refresh again").click()
         owner.wait_for_url(f"{url}/dags/{DAG}/runs/looked_at**")
         owner.get_by_role("button", name="Trigger").last.click()
-        owner.get_by_role("menuitem", name="Trigger again with this config").click()
-        expect(owner.locator("[name=element_table]")).to_have_value("looked_at")
+        if AIRFLOW_V_3_2_PLUS:  # 3.1 has no such item
+            owner.get_by_role("menuitem", name="Trigger again with this config").click()
+            expect(owner.locator("[name=element_table]")).to_have_value("looked_at")
     with somebody("viewer") as viewer:
         frame = framed(viewer, url)
         frame.get_by_role("link", name="raw.looked_at", exact=True).click()
