@@ -45,6 +45,7 @@ test: setup
 
 test-all: setup
 	@scripts/packages.sh postgresql chromium
+	@scripts/weed.sh
 	@$(MAKE) -s -j 2 lint tests TIER=all
 
 tests:

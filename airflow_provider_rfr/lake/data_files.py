@@ -308,7 +308,7 @@ class FileTarget:
         """
         layout = FileLayout.of(metadata)
         folder = metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data").rstrip("/")
-        return cls(layout, FileStore(dict(io.properties)), folder, layout.arrow if rows is None else rows, family)
+        return cls(layout, FileStore.of(io), folder, layout.arrow if rows is None else rows, family)
 
     def write(self, table: pa.Table, footer: Mapping[str, str] | None = None) -> Iterator[tuple[StoredFile, pa.Table]]:
         """Write the rows, one file for each of the table's partitions that they fall into, with its rows in order.

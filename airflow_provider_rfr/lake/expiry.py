@@ -232,7 +232,7 @@ class _Expiry:
     def __init__(self, catalog: Catalog, table: Table) -> None:
         self._catalog = catalog
         self._table = table
-        self._store = FileStore(dict(table.io.properties))
+        self._store = FileStore.of(table.io)
         folder = table.properties.get("write.metadata.path", f"{table.location().rstrip('/')}/metadata")
         self._folder = folder.rstrip("/")
         self._deleted = 0

@@ -23,11 +23,14 @@ import pyarrow.parquet as pq
 from airflow_provider_rfr.http.redaction import is_secret
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
 FOOTER_KEY = "rfr"
 _RENEWAL_SECONDS = 600.0
 _EXPIRY = "token-expires-at"
+_OF_CATALOG = ("uri", "credential", "token", "auth", "auth.manager")
+"""Properties of a catalog by which one logs in to it; ``uri`` may have a database's password."""
 
 
 @contextmanager
@@ -57,6 +60,16 @@ class FileStore:
     """
 
     properties: Mapping[str, str]
+
+    @classmethod
+    def of(cls, io: FileIO) -> FileStore:
+        """Return the store of a table's files, which tasks take along to executors.
+
+        It has no properties by which one logs in to the catalog: nobody needs them for files, and a REST catalog puts
+        its client among them, which is another one in each task.
+        """
+        kept = {name: value for name, value in io.properties.items() if name not in _OF_CATALOG}
+        return cls({name: value for name, value in kept.items() if not name.startswith("header.")})
 
     def __repr__(self) -> str:
         return "FileStore()"

@@ -136,7 +136,7 @@ class LedgerTable:
     @property
     def store(self) -> FileStore:
         """Return the store of the table's files, with the credentials of the table as it was last loaded."""
-        return FileStore(dict(self._table.io.properties))
+        return FileStore.of(self._table.io)
 
     @property
     def needs_renewal(self) -> bool:

@@ -1,16 +1,13 @@
--- Three databases, each with an owner of its own. Run once, by psql (15 or later), with the passwords in the environment.
+-- Two databases, each with an owner of its own. Run once, by psql (15 or later), with the passwords in the environment.
 \set ON_ERROR_STOP on
 \getenv airflow_password AIRFLOW_DB_PASSWORD
-\getenv lake_password LAKE_DB_PASSWORD
 \getenv control_password CONTROL_DB_PASSWORD
 
 CREATE ROLE airflow LOGIN PASSWORD :'airflow_password';
-CREATE ROLE lake LOGIN PASSWORD :'lake_password';
 CREATE ROLE control LOGIN PASSWORD :'control_password';
 
--- Airflow's metadata, the Iceberg catalog, the control store
+-- Airflow's metadata, the control store
 CREATE DATABASE airflow OWNER airflow;
-CREATE DATABASE lake OWNER lake;
 CREATE DATABASE control OWNER control;
 
-REVOKE CONNECT ON DATABASE airflow, lake, control FROM PUBLIC;
+REVOKE CONNECT ON DATABASE airflow, control FROM PUBLIC;

@@ -1,4 +1,7 @@
-"""A whole refresh on an S3-compatible store: tables, ledger and files by PyIceberg's FileIO, and where its key goes."""
+"""A whole refresh on an S3-compatible store: tables, ledger and files by PyIceberg's FileIO, and where its key goes.
+
+On moto, and on SeaweedFS, which checks signatures and keeps its data.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from airflow_provider_rfr.sample_api import SampleApi
 from tests.integration.airflow_tasks import Onlooker, execute, items_operator, set_connections
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, kill_group, shop
 from tests.integration.object_store import moto_server
-from tests.soon import soon
+from tests.integration.weed import SeaweedServer
+from tests.soon import PATIENCE, soon
 
 KEY_ID = "canary-id-8f21"
 SECRET = "canary-secret-77b0c4-key"
@@ -35,10 +39,11 @@ OPTIONS = {"round_seconds": 0.5, "concurrency": 8, "head_start": False}
 class Store:
     """The S3-compatible store, looked into past the product."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, server: SeaweedServer | None = None) -> None:
         import boto3  # type: ignore[import-untyped]
 
         self.endpoint = endpoint
+        self.server = server
         self._client = boto3.client(
             "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id=KEY_ID, aws_secret_access_key=SECRET
         )
@@ -46,7 +51,8 @@ class Store:
     def make_bucket(self) -> None:
         for item in self.objects():
             self._client.delete_object(Bucket=BUCKET, Key=item)
-        self._client.create_bucket(Bucket=BUCKET)
+        if BUCKET not in [bucket["Name"] for bucket in self._client.list_buckets()["Buckets"]]:
+            self._client.create_bucket(Bucket=BUCKET)
 
     def objects(self) -> list[str]:
         try:
@@ -92,14 +98,26 @@ class Requests(logging.Handler):
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
+def moto() -> Iterator[Store]:
     with moto_server() as (host, port):
-        yield f"http://{host}:{port}"
+        yield Store(f"http://{host}:{port}")
 
 
-@pytest.fixture
-def store(endpoint: str) -> Store:
-    store = Store(endpoint)
+@pytest.fixture(scope="module")
+def weed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    folder = tmp_path_factory.mktemp("weed")
+    with SeaweedServer(folder, ["tableBucket=", f"bucket={BUCKET}"], key=(KEY_ID, SECRET)) as server:
+        yield Store(server.endpoint, server)
+
+
+MOTO_IN_THE_GATE = pytest.mark.parametrize(
+    "store", [pytest.param("moto", marks=pytest.mark.gate), "weed"], indirect=True
+)
+
+
+@pytest.fixture(params=["moto", "weed"])
+def store(request: pytest.FixtureRequest) -> Store:
+    store: Store = request.getfixturevalue(request.param)
     store.make_bucket()
     return store
 
@@ -145,7 +163,7 @@ def test_a_kill_in_a_round_on_s3_is_gone_on_with(lake: Lake, runner: Runner, api
     assert not (lake.folder / "warehouse").exists()
 
 
-@pytest.mark.gate
+@pytest.mark.parametrize("store", [pytest.param("moto", marks=pytest.mark.gate)], indirect=True)
 def test_a_small_refresh_costs_few_requests(lake: Lake, runner: Runner, api: SampleApi) -> None:
     config = runner.config(source=shop(api, partitions=8, page_size=12), streams=["items"], options={"concurrency": 8})
     with Requests() as requests:
@@ -213,7 +231,7 @@ def run_operator(**arguments: Any) -> dict[str, Any]:
     return execute(items_operator(CONFIG, OPTIONS, verbose=True, **arguments))
 
 
-@pytest.mark.gate
+@MOTO_IN_THE_GATE
 def test_the_stores_secret_key_is_seen_nowhere(
     connections: None,
     lake: Lake,
@@ -225,7 +243,8 @@ def test_the_stores_secret_key_is_seen_nowhere(
 ) -> None:
     events = tmp_path / "events"
     events.mkdir()
-    with Onlooker(lambda: psutil.Process().children(recursive=True)) as onlooker:
+    own = store.server.pid if store.server else None
+    with Onlooker(lambda: [child for child in psutil.Process().children(True) if child.pid != own]) as onlooker:
         log = {"enabled": "true", "dir": f"file://{events}", "compress": "false"}
         result = run_operator(conf={f"spark.eventLog.{key}": value for key, value in log.items()})
     assert_whole(lake, api)
@@ -246,12 +265,8 @@ def test_the_stores_secret_key_is_seen_nowhere(
         assert KEY_ID.encode() not in place
 
 
-def test_a_store_that_does_not_answer_is_told_of_without_its_key(
-    connections: None, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    connection = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
-    extra = {**json.loads(connection["extra"]), "warehouse": "s3://no-such-bucket/warehouse"}
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({**connection, "extra": json.dumps(extra)}))
+def run_and_tell(capfd: pytest.CaptureFixture[str]) -> str:
+    """Run a refresh that fails at once; return the texts of its errors, and what it wrote."""
     with soon(), pytest.raises(Exception) as raised:
         run_operator()
     printed = capfd.readouterr()
@@ -260,7 +275,20 @@ def test_a_store_that_does_not_answer_is_told_of_without_its_key(
     while error is not None:
         chain.append(f"{error!r} {error}")
         error = error.__cause__ or error.__context__
-    output = " ".join(chain) + printed.out + printed.err
+    return " ".join(chain) + printed.out + printed.err
+
+
+def change_connection(monkeypatch: pytest.MonkeyPatch, **extra: str) -> None:
+    connection = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
+    connection["extra"] = json.dumps({**json.loads(connection["extra"]), **extra})
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+
+
+def test_a_store_that_does_not_answer_is_told_of_without_its_key(
+    connections: None, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    change_connection(monkeypatch, warehouse="s3://no-such-bucket/warehouse")
+    output = run_and_tell(capfd)
     assert SECRET not in output
     assert KEY_ID not in output
     assert "no-such-bucket" in output
@@ -271,3 +299,43 @@ def test_the_lake_connection_opens_the_catalog_on_s3(connections: None, lake: La
     settings = LakeHook("lake").get_lake_settings()
     assert open_catalog(settings).properties["s3.endpoint"] == lake.properties["s3.endpoint"]
     assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize("store", ["weed"], indirect=True)
+def test_a_wrong_secret_key_is_refused_and_shown_nowhere(
+    connections: None, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wrong = "canary-wrong-55e01b-key"
+    change_connection(monkeypatch, s3_secret_access_key=wrong)
+    output = run_and_tell(capfd)
+    for secret in (wrong, SECRET, KEY_ID):
+        assert secret not in output
+    assert "ACCESS_DENIED" in output
+    assert not lake.has("raw.items")
+    passed, message = LakeHook("lake").test_connection()
+    assert not passed
+    assert "SIGNATURE_DOES_NOT_MATCH" in message
+    assert wrong not in message
+
+
+@pytest.mark.parametrize("store", ["weed"], indirect=True)
+def test_a_refresh_goes_on_after_a_kill_of_the_store_which_has_all_that_it_acknowledged(
+    lake: Lake, runner: Runner, api: SampleApi, store: Store
+) -> None:
+    assert store.server is not None
+    config = runner.config(
+        source=shop(api, **CONFIG), streams=["items"], options={**OPTIONS, "requests_per_second": 40}
+    )
+    process = runner.start(config)
+    api.wait_for_pages(PAGES // 2)
+    before = {key: store.tag(key) for key in store.objects() if "__rfr_ledger/data/" in key}
+    assert before
+    store.server.kill()
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, output[-3000:]
+    assert SECRET not in output
+    store.server.start()
+    assert {key: store.tag(key) for key in before} == before
+    figures = runner.run(config).figures
+    assert_whole(lake, api)
+    assert (figures["generation"], figures["attempts"]) == (1, 2)

@@ -41,17 +41,19 @@ def run(*command: str, **environment: str) -> str:
 
 def test_every_image_is_this_projects_or_pinned_to_its_exact_version() -> None:
     images = {name: service["image"] for name, service in SERVICES.items()}
-    postgres = images.pop("postgres")
+    postgres, lake = images.pop("postgres"), images.pop("lake")
     assert set(images.values()) == {"airflow-provider-rfr:local"}
     assert {"api-server", "scheduler", "dag-processor", "triggerer", "worker"} < set(images)
     assert re.fullmatch(r"postgres:15\.\d+-bookworm", postgres)
+    assert re.fullmatch(r"chrislusf/seaweedfs:4\.\d+", lake)
     [base] = re.findall(r"^FROM (\S+)", DOCKERFILE, re.M)
     assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", base)
 
 
-def test_only_the_ui_is_reached_from_outside_and_from_this_machine_alone() -> None:
+def test_only_the_ui_and_the_lake_are_reached_from_outside_and_from_this_machine_alone() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert published == {"api-server": ["127.0.0.1:8080:8080"]}
+    lake = ["127.0.0.1:8181:8181", "127.0.0.1:8333:8333"]
+    assert published == {"api-server": ["127.0.0.1:8080:8080"], "lake": lake}
 
 
 def test_every_variable_is_in_the_example_and_the_other_way_round() -> None:
