@@ -116,7 +116,7 @@ class LakeHook(BaseHook):
             return within(_TEST_SECONDS, lambda: len(open_catalog(settings).list_namespaces()))
 
     def check_warehouse(self) -> bool:
-        """Write and delete a small object; False where the warehouse is a name that only the catalog understands.
+        """Write and delete a small object; False for a catalog that decides itself where tables are, and who may write.
 
         :raises ConfigurationError: the connection is of another type, or says too little
         :raises CatalogError: it can't be written; without secrets
@@ -188,7 +188,8 @@ def _try_warehouse(properties: Mapping[str, str]) -> bool:
     from airflow_provider_rfr.lake.files import FileStore
 
     warehouse = properties.get("warehouse", "").rstrip("/")
-    if not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
+    # A REST catalog may vend credentials for its tables alone, and only it knows what its warehouses are called.
+    if properties.get("type") == "rest" or not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
         return False
     location = f"{warehouse}/.rfr-connection-test-{uuid4().hex}"
     # A person waits for the answer in a browser.

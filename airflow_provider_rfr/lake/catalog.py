@@ -85,6 +85,14 @@ _JDBC_PACKAGES: Final[Mapping[str, str]] = {
 }
 """Maven coordinates of the JDBC driver, by SQLAlchemy's name of the database."""
 _PYICEBERG_ONLY: Final = ("type", "py-catalog-impl", "py-io-impl")
+_S3_BUNDLE: Final = "org.apache.iceberg:iceberg-aws-bundle"
+_S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
+_S3_NAMES: Final[Mapping[str, str]] = {
+    "s3.region": "client.region",
+    **{name: name for name in ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key", "s3.session-token")},
+}
+"""Names of the same property of the store in PyIceberg and in Java."""
+_DELEGATION: Final = "header.X-Iceberg-Access-Delegation"
 
 
 def open_catalog(settings: LakeSettings) -> Catalog:
@@ -298,9 +306,9 @@ def spark_sql_settings(lake: LakeSettings, *, with_packages: bool = True) -> dic
 
     For SQL catalogs on SQLite and PostgreSQL, and for REST catalogs, on the Spark of this machine. They have to be set
     before the session starts. ``spark.jars.packages`` is among them: if the session has packages of its own, join the
-    two by a comma. A warehouse in an object store also needs Iceberg's bundle for that store. A session that has read a
-    table before sees what others commit after at most thirty seconds; at once with
-    ``spark.sql.catalog.<name>.cache-enabled=false``.
+    two by a comma. Iceberg's bundle for S3 is one of them where the warehouse or a property ``s3...`` says so; other
+    object stores need theirs besides. A session that has read a table before sees what others commit after at most
+    thirty seconds; at once with ``spark.sql.catalog.<name>.cache-enabled=false``.
 
     The values may hold the catalog's password: they belong in a properties file of mode 0600 or in ``SparkConf``,
     never on a command line.
@@ -310,13 +318,17 @@ def spark_sql_settings(lake: LakeSettings, *, with_packages: bool = True) -> dic
     """
     kind = _catalog_type(lake.properties)
     packages = [_iceberg_runtime()] if with_packages else []
+    of_store = _s3_settings(lake.properties)
+    if with_packages and of_store:
+        packages.append(f"{_S3_BUNDLE}:{packages[0].rpartition(':')[2]}")
     if kind == "sql":
         catalog, driver = _jdbc_catalog(lake.properties)
+        catalog |= of_store
         packages.append(driver)
     elif kind == "rest":
-        # A REST catalog's properties have the same names in both languages.
+        # A REST catalog's properties have the same names in both languages. PyIceberg asks for vended credentials.
         shared = {name: value for name, value in lake.properties.items() if name not in _PYICEBERG_ONLY}
-        catalog = {"type": "rest", **shared}
+        catalog = {"type": "rest", _DELEGATION: "vended-credentials", **of_store, **shared}
     else:
         raise ConfigurationError(
             "lake.properties.type",
@@ -330,6 +342,18 @@ def spark_sql_settings(lake: LakeSettings, *, with_packages: bool = True) -> dic
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{name}": value for name, value in catalog.items()},
     }
+
+
+def _s3_settings(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of Iceberg's client of S3; none where nothing says that the tables' files are there."""
+    in_s3 = properties.get("warehouse", "").startswith(_S3_SCHEMES)
+    if not in_s3 and not any(name.startswith("s3.") for name in properties):
+        return {}
+    settings = {java: properties[name] for name, java in _S3_NAMES.items() if name in properties}
+    if "s3.endpoint" in properties and properties.get("s3.force-virtual-addressing", "").lower() != "true":
+        # As PyArrow addresses the buckets of another store than Amazon's.
+        settings["s3.path-style-access"] = "true"
+    return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **settings}
 
 
 def _iceberg_runtime() -> str:

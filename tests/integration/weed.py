@@ -5,6 +5,8 @@ It has the options of docker-compose.yaml, apart from addresses and the folder. 
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import secrets
 import shutil
@@ -94,12 +96,9 @@ class SeaweedServer:
     @property
     def catalog_properties(self) -> dict[str, str]:
         """Return the properties of the catalog, without those of the store."""
-        return {
-            "type": "rest",
-            "uri": f"http://127.0.0.1:{self.catalog_port}",
-            "warehouse": f"s3://{BUCKET}",
-            "credential": f"{self.key_id}:{self.secret}",
-        }
+        uri = f"http://127.0.0.1:{self.catalog_port}"
+        login = {"credential": f"{self.key_id}:{self.secret}", "oauth2-server-uri": f"{uri}/v1/oauth/tokens"}
+        return {"type": "rest", "uri": uri, "warehouse": f"s3://{BUCKET}", **login}
 
     @property
     def pid(self) -> int:
@@ -137,3 +136,32 @@ class SeaweedServer:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def vending_server(folder: Path, *, token_seconds: int, credential_seconds: int) -> SeaweedServer:
+    """Return a server whose catalog vends credentials for each table.
+
+    :param token_seconds: life of an OAuth token
+    :param credential_seconds: life of vended credentials
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    role = "arn:aws:iam::role/Tables"
+    key = base64.b64encode(secrets.token_bytes(32)).decode()
+    everything = [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["*"]}]
+    trusted = {"Principal": {"Federated": "iceberg-catalog"}, "Action": ["sts:AssumeRoleWithCredentials"]}
+    trust = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", **trusted}]}
+    access = {
+        "sts": {
+            "tokenDuration": f"{credential_seconds}s",
+            "maxSessionLength": "1h",
+            "issuer": "weed",
+            "signingKey": key,
+        },
+        "policies": [{"name": "Files", "document": {"Version": "2012-10-17", "Statement": everything}}],
+        "roles": [{"roleName": "Tables", "roleArn": role, "attachedPolicies": ["Files"], "trustPolicy": trust}],
+    }
+    (folder / "access.json").write_text(json.dumps(access))
+    # A duration that an option names is a quarter of an hour at least; without one, it is the `tokenDuration`.
+    options = [f"s3.iam.config={folder}/access.json", f"s3.iceberg.credentialRole={role}"]
+    options.append("s3.iceberg.credentialDurationSeconds=0")
+    return SeaweedServer(folder, options, environment={"ICEBERG_OAUTH_TOKEN_EXPIRY": str(token_seconds)})

@@ -153,9 +153,12 @@ def test_the_test_button_says_what_does_not_work(
     assert "canary" not in message
 
 
-def test_the_name_of_a_rest_catalogs_warehouse_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the catalog knows where it is."""
-    settings = lake_settings(lake(host="https://c.example.com", extra={"catalog_type": "rest", "warehouse": "prod"}))
+@pytest.mark.parametrize("warehouse", ["prod", "s3://prod", "/prod"])
+def test_the_warehouse_of_a_rest_catalog_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warehouse: str
+) -> None:
+    """Only the catalog knows where it is, and who may write there."""
+    settings = lake_settings(lake(host="https://c.example.com", extra={"catalog_type": "rest", "warehouse": warehouse}))
     monkeypatch.chdir(tmp_path)
     assert _try_warehouse(settings.properties) is False
     assert not list(tmp_path.iterdir())

@@ -237,7 +237,27 @@ def test_postgresql_has_its_credentials_beside_the_address_and_waits_no_longer_t
 
 def test_a_rest_catalog_keeps_its_properties() -> None:
     catalog = of_catalog(**{"uri": "https://lake.example", "credential": "id:secret", "py-io-impl": "x"})
-    assert catalog == {"type": "rest", "uri": "https://lake.example", "credential": "id:secret"}
+    vended = {"header.X-Iceberg-Access-Delegation": "vended-credentials"}
+    assert catalog == {"type": "rest", "uri": "https://lake.example", "credential": "id:secret", **vended}
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [{"uri": "https://lake.example", "warehouse": "sales"}, {"uri": "sqlite:////c.db", "warehouse": "s3://w"}],
+)
+def test_a_warehouse_in_s3_is_read_by_icebergs_own_client_with_the_same_key(catalog: dict[str, str]) -> None:
+    store = {"s3.region": "r", "s3.access-key-id": "id", "s3.secret-access-key": "secret"}
+    settings = of_catalog(**catalog, **store)
+    assert settings["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+    assert (settings["client.region"], settings["s3.access-key-id"]) == ("r", "id")
+    assert settings["s3.secret-access-key"] == "secret"
+    assert "s3.path-style-access" not in settings
+    other = {**catalog, **store, "s3.endpoint": "http://store"}
+    assert of_catalog(**other)["s3.path-style-access"] == "true"
+    assert "s3.path-style-access" not in of_catalog(**other, **{"s3.force-virtual-addressing": "true"})
+    packages = spark_sql_settings(LakeSettings("rfr", other))["spark.jars.packages"]
+    runtime = _iceberg_runtime()
+    assert packages.split(",")[:2] == [runtime, f"org.apache.iceberg:iceberg-aws-bundle:{runtime.rpartition(':')[2]}"]
 
 
 @pytest.mark.parametrize(
