@@ -44,7 +44,7 @@ from airflow_provider_rfr.lake.commits import (
     stale_files_are_conflicts,
     summary_of,
 )
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -243,7 +243,7 @@ class _Expiry:
         if plan.snapshots or plan.refs:
             # List, commit, delete: dying after the list changes nothing, dying after the commit leaves what to delete.
             files = _Files(self._table).needed_only_by(plan.snapshots)
-            location = f"{self._folder}/{_LIST_PREFIX}{int(time.time() * 1000)}-{uuid.uuid4().hex}.json"
+            location = f"{self._folder}/{_LIST_PREFIX}{int(time.time() * 1000)}-{uuid.uuid4().hex}{OWN_FILE}"
             listed = {"snapshots": sorted(plan.snapshots), "files": files}
             self._store.write(location, json.dumps(listed).encode())
             # The list stays after an error, also after a refusal: if the answer to the commit was lost and a client

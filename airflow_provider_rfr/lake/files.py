@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 FOOTER_KEY = "rfr"
+OWN_FILE = ".puffin"
+"""Ending of the files in a table's folder that are neither Iceberg's nor rows.
+
+Stores for tables alone, such as SeaweedFS's table buckets, accept only the names that Iceberg's files have. Puffin is
+Iceberg's container of anything else, and readers open only those that the table's metadata name.
+"""
 _RENEWAL_SECONDS = 600.0
 _EXPIRY = "token-expires-at"
 _OF_CATALOG = ("uri", "credential", "token", "auth", "auth.manager")

@@ -23,7 +23,7 @@ import pyarrow as pa
 from airflow_provider_rfr.exceptions import FencedError, LedgerError
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.data_files import StoredFile
-from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore
+from airflow_provider_rfr.lake.files import OWN_FILE, PAGE_COLUMNS, FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.numbers import loads
 from airflow_provider_rfr.refresh.chains import Cursor
@@ -78,9 +78,14 @@ class Ledger:
         """Return the store of the ledger's files, with the credentials of the ledger as it was last loaded."""
         return self._table.store
 
+    @property
+    def needs_renewal(self) -> bool:
+        """Tell whether the credentials of the ledger's files are old."""
+        return self._table.needs_renewal
+
     def renew_credentials(self) -> None:
         """Load the ledger again where the credentials of its files are old; the next commit finds another attempt."""
-        if self._table.needs_renewal:
+        if self.needs_renewal:
             self.is_ours()
 
     @property
@@ -385,7 +390,7 @@ class Ledger:
             raise self._fenced
 
     def _end_mark(self) -> str:
-        return f"{self.folder}/ended-{self.held.epoch}"
+        return f"{self.folder}/ended-{self.held.epoch}{OWN_FILE}"
 
     def _folder_of(self, generation: int) -> str:
         return f"{self._table.location.rstrip('/')}/data/generation={generation}"

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ReconciliationError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, load_file
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
@@ -254,7 +254,7 @@ def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
     for file, rows in task.target.write(table):
         keys = None
         if task.key_columns:
-            keys = f"{task.scratch}/{uuid.uuid4().hex}.keys"
+            keys = f"{task.scratch}/{uuid.uuid4().hex}{OWN_FILE}"
             _write_keys(task.source.store, keys, rows, task.key_columns)
         files.append(WrittenFile(file, keys))
     return files

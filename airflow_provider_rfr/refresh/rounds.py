@@ -56,6 +56,8 @@ _DRIVER_SECONDS = 1.5
 class _PrefetchBudget(StreamBudget):
     """A budget that starts Spark when there is work for it, and ends the prefetch when Spark is ready.
 
+    It also ends the prefetch when the ledger's credentials are old: Spark may wait for long until a cluster has room.
+
     Where every partition has its reader by then, it ends the prefetch after twice that time: Spark's first job takes a
     second of processor time, which readers that are about to end need more, and there is no partition left that the
     job could begin.
@@ -65,6 +67,7 @@ class _PrefetchBudget(StreamBudget):
 
     def __init__(self, budget: DriverBudget, ledger: Ledger, cluster: Cluster, *, rest: bool) -> None:
         super().__init__(budget, ledger.is_ours)
+        self._ledger = ledger
         self._cluster = cluster
         self._rest = rest
         self._began = time.monotonic()
@@ -74,6 +77,8 @@ class _PrefetchBudget(StreamBudget):
         now = time.monotonic()
         if now - self._began > _DRIVER_SECONDS or heartbeat.bytes > DRIVER_BYTES:
             self._cluster.start()
+        if self._ledger.needs_renewal:
+            return True
         if not self._cluster.ready.is_set():
             return False
         if self._until is None:
@@ -166,7 +171,8 @@ class StreamReader:
         """Read until nothing is left that this attempt can read, or until it has to stop."""
         try:
             with rounds.shared_by(self):
-                self._prefetch(rounds)
+                while self._prefetch(rounds):
+                    self.ledger.renew_credentials()
                 while not rounds.stopping.is_set() and (self._lane is not None or self.book.open_ordinals()):
                     self._read_round(rounds)
         finally:
@@ -200,16 +206,16 @@ class StreamReader:
     def _ordinals(self) -> list[int]:
         return [ordinal for ordinal in self.book.open_ordinals() if ordinal not in self._lane_ordinals]
 
-    def _prefetch(self, rounds: Rounds) -> None:
-        """Read in the driver while Spark starts."""
+    def _prefetch(self, rounds: Rounds) -> bool:
+        """Read in the driver while Spark starts; return True where it ended for old credentials."""
         ordinals, ready = self.book.open_ordinals(), rounds.cluster.ready
         if self.ledger.held.bytes > DRIVER_BYTES:
             # An earlier attempt read so much that Spark has to publish it.
             rounds.cluster.start()
-        if not (self.options.head_start and ordinals) or ready.is_set():
-            return
+        if not (self.options.head_start and ordinals) or ready.is_set() or rounds.stopping.is_set():
+            return False
         if not (threads := rounds.threads.take(self.threads_wanted(), ready.is_set)):
-            return
+            return False
         try:
             task = self._task(_PREFETCH, ordinals[:_MAX_PARTITIONS_A_TASK], threads=threads)
             rest = len(ordinals) > _MAX_PARTITIONS_A_TASK
@@ -218,6 +224,7 @@ class StreamReader:
         finally:
             rounds.threads.give_back(threads)
         self._commit([result])
+        return self.ledger.needs_renewal
 
     def _read_round(self, rounds: Rounds) -> None:
         self._round += 1

@@ -98,7 +98,9 @@ class SeaweedServer:
         """Return the properties of the catalog, without those of the store."""
         uri = f"http://127.0.0.1:{self.catalog_port}"
         login = {"credential": f"{self.key_id}:{self.secret}", "oauth2-server-uri": f"{uri}/v1/oauth/tokens"}
-        return {"type": "rest", "uri": uri, "warehouse": f"s3://{BUCKET}", **login}
+        # The server does not list its endpoints.
+        views = {"view-endpoints-supported": "true"}
+        return {"type": "rest", "uri": uri, "warehouse": f"s3://{BUCKET}", **views, **login}
 
     @property
     def pid(self) -> int:

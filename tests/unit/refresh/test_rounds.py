@@ -466,6 +466,30 @@ def test_tasks_get_the_newest_credentials_which_are_renewed_before_a_round_when_
     assert len(set(seen)) == (len(seen) if life == 0.0 else 1)
 
 
+@pytest.mark.parametrize("life", [0.0, 3600.0])
+def test_the_driver_that_reads_while_spark_starts_renews_its_credentials_when_they_are_old(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, life: float
+) -> None:
+    bench.ledger()
+    VendingCatalog(bench.catalog, monkeypatch, life)
+    source = bench.source(partitions=2, pages=6, seconds=0.15)
+    ledger, book = bench.open(source)
+    attempt = bench.attempt(ledger, book, source)
+    # Spark waits for room in its cluster until all is read.
+    attempt.rounds.cluster.ready.clear()
+    seen: list[str] = []
+    write = FileStore.write
+
+    def noted(store: FileStore, location: str, data: Any) -> int:
+        seen.append(token(store))
+        return write(store, location, data)
+
+    monkeypatch.setattr(FileStore, "write", noted)
+    attempt.read()
+    assert_whole(ledger, 2, 6)
+    assert (len(set(seen)) > 1) is (life == 0.0)
+
+
 def test_an_attempt_that_renews_its_credentials_does_not_commit_over_a_newer_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
