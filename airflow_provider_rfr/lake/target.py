@@ -354,6 +354,7 @@ class TargetTable:
         self._layout: FileLayout | None = None
         self._added = AddedManifest()
         self._no_values: list[str] | None = None
+        self._location: str | None = None
         self.reload()
 
     def reload(self) -> None:
@@ -407,8 +408,9 @@ class TargetTable:
         self._wanted, self._policy, self._rows_stay = wanted, policy, rows_stay
         self._inferred = frozenset(wanted.names).difference(declared) if inferred else frozenset()
         # Both are of these files; a manifest of an earlier plan would name others.
-        self._added, self._no_values = AddedManifest(), None
+        self._added, self._no_values, self._location = AddedManifest(), None, None
         transaction, evolution = self._begin()
+        self._location = transaction.table_metadata.location
         target = FileTarget.of(transaction.table_metadata, transaction._table.io, rows=evolution.rows)
         self._layout = target.layout
         return target
@@ -528,7 +530,11 @@ class TargetTable:
         if self._table is None:
             ensure_namespace(self._catalog, self.name)
             schema, properties = target_schema(self._wanted), dict(TABLE_PROPERTIES)
-            creation = self._catalog.create_table_transaction(self.name, schema, properties=properties)
+            # The files are written to where the catalog wanted the table first. Some catalogs choose another location
+            # each time, and vend credentials for that alone.
+            creation = self._catalog.create_table_transaction(
+                self.name, schema, location=self._location, properties=properties
+            )
             return creation, EvolutionPlan((), self._wanted)
         transaction = TableTransaction(self._table)
         metadata = transaction.table_metadata

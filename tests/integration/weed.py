@@ -98,9 +98,9 @@ class SeaweedServer:
         """Return the properties of the catalog, without those of the store."""
         uri = f"http://127.0.0.1:{self.catalog_port}"
         login = {"credential": f"{self.key_id}:{self.secret}", "oauth2-server-uri": f"{uri}/v1/oauth/tokens"}
-        # The server does not list its endpoints.
-        views = {"view-endpoints-supported": "true"}
-        return {"type": "rest", "uri": uri, "warehouse": f"s3://{BUCKET}", **views, **login}
+        # The server does not list its endpoints, and Java's client can't extend a token that it exchanges.
+        of_server = {"view-endpoints-supported": "true", "token-exchange-enabled": "false"}
+        return {"type": "rest", "uri": uri, "warehouse": f"s3://{BUCKET}", **of_server, **login}
 
     @property
     def pid(self) -> int:

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -125,6 +126,21 @@ def test_each_ledger_s_publication_is_found_behind_those_of_others(catalog: SqlC
         assert found is not None
         assert (found.generation, found.snapshot_id) == (4, snapshot_id)
     assert target.published("wednesday") is None
+
+
+def test_a_new_table_is_where_its_files_are_even_if_the_catalog_names_another_place_each_time(
+    catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = SqlCatalog.create_table_transaction
+
+    def elsewhere(self: SqlCatalog, name: str, schema: Any, location: str | None = None, **more: Any) -> Any:
+        return create(self, name, schema, location=location or f"file://{tmp_path}/{uuid4().hex}", **more)
+
+    monkeypatch.setattr(SqlCatalog, "create_table_transaction", elsewhere)
+    publish(TargetTable(catalog, "raw.daily"), rows("monday"), 1)
+    table = catalog.load_table("raw.daily")
+    [file] = [task.file.file_path for task in table.scan().plan_files()]
+    assert file.startswith(f"{table.location()}/data/")
 
 
 def test_a_part_has_one_name_however_its_filter_is_spaced() -> None:
