@@ -263,17 +263,18 @@ class RefreshConfig(_Document):
         return {name: table for name, table in tables.items() if table != self.target.replace(STREAM_PLACE, name)}
 
 
-def parse_config(document: Any, origin: str = "config") -> RefreshConfig:
+def parse_config(document: Any, origin: str = "config", *, may_refer: bool = True) -> RefreshConfig:
     """Resolve the secrets to which ``{env: NAME}`` and ``{file: PATH}`` refer, and validate the document.
 
     :param origin: how errors call the document
+    :param may_refer: whether it may have references; never where it is of a run of Airflow
     :raises ConfigurationError: with every mistake in it
     """
     if not isinstance(document, Mapping):
         raise ConfigurationError(origin, "must be a mapping", "write source, streams, target, lake, options")
     whole, run = dict(document), document.get("run")
     # Under Airflow, secrets are connections; and a user who may edit one must not read files of the driver by it.
-    if not (isinstance(run, Mapping) and run.get("airflow")):
+    if may_refer and not (isinstance(run, Mapping) and run.get("airflow")):
         problems: list[str] = []
         secret_type: Callable[[str], Any]
         for part, field, secret_type in (("source", "secrets", str), ("lake", "properties", _ReferredSecret)):
@@ -283,6 +284,8 @@ def parse_config(document: Any, origin: str = "config") -> RefreshConfig:
                     **holder,
                     field: resolve_references(holder[field], f"{part}.{field}", problems, secret_type),
                 }
+        if isinstance(whole.get("store"), Mapping):
+            whole["store"] = resolve_references(whole["store"], "store", problems)
         if problems:
             raise ConfigurationError(origin, "; ".join(problems))
     try:

@@ -53,6 +53,13 @@ def test_a_secret_is_taken_from_the_environment_or_from_a_file(file: Path) -> No
     assert CANARY not in repr(config) and OTHER not in repr(config)
 
 
+def test_the_control_store_may_be_a_reference_too(file: Path) -> None:
+    config = parse_config(document({}, store={"file": str(file)}))
+    assert config.store is not None and config.store.get_secret_value() == OTHER
+    with pytest.raises(ConfigurationError, match="store: the environment variable NOBODY_SET_THIS is not set"):
+        parse_config(document({}, store={"env": "NOBODY_SET_THIS"}))
+
+
 def test_what_the_document_refers_to_is_redacted_whatever_its_name(file: Path) -> None:
     config = parse_config(document({"key": {"env": "SHOP_KEY"}}, {"header.X-Team": {"file": str(file)}}))
     assert {CANARY, OTHER} <= set(Application(config, began=0.0)._secrets)
