@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.history import History
     from airflow_provider_rfr.store.leases import RefreshTokens
 
-if __package__ in (None, ""):
+if __package__ in (None, "") and "__file__" in globals():
     # Run from a clone or from inside the installed package: the package itself may not be on the path.
     for parent in Path(__file__).resolve().parents:
         if (parent / "airflow_provider_rfr" / "__init__.py").is_file() and str(parent) not in sys.path:
@@ -33,15 +33,38 @@ if __package__ in (None, ""):
             break
 
 
-def main() -> int:
-    """Read the command line and run."""
-    parser = argparse.ArgumentParser(description="Refresh tables from an API; the next run resumes one that died.")
+def main() -> None:
+    """Read the command line, run, and end the process, unless it belongs to another program."""
+    parser = argparse.ArgumentParser(
+        description="Refresh tables from an API; the next run resumes one that died.", allow_abbrev=False
+    )
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON document of the refresh")
-    arguments = parser.parse_args()
+    # Glue adds arguments of its own.
+    arguments, _ = parser.parse_known_args()
+    # Of a bundle, for services that know no --py-files.
+    sys.path.append(str(Path(arguments.config).absolute().with_name("airflow_provider_rfr.zip")))
+    from airflow_provider_rfr.refresh.process import is_guest
+
+    belongs_to_another = is_guest()
+    code = run_document(arguments.config, check=not belongs_to_another)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not belongs_to_another:
+        # All is committed and reported. An ordinary exit would wait for threads that may hang in the network.
+        os._exit(code)
+    if code:
+        sys.exit(code)
+
+
+def run_document(path: str, *, check: bool) -> int:
+    """Run the document, and return the exit code.
+
+    :param check: check the machine before this process starts Spark
+    """
     from airflow_provider_rfr.refresh.application import failed
     from airflow_provider_rfr.refresh.application import main as run
 
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if check and "PYSPARK_GATEWAY_PORT" not in os.environ:
         # Run by plain python, which starts its JVM itself; under spark-submit it runs already.
         from airflow_provider_rfr.exceptions import PreflightError
         from airflow_provider_rfr.preflight import check_machine
@@ -50,7 +73,7 @@ def main() -> int:
             check_machine()
         except PreflightError as error:
             return failed(error)
-    return run(arguments.config, began=BEGAN, open_token_store=open_token_store, open_history=open_history)
+    return run(path, began=BEGAN, open_token_store=open_token_store, open_history=open_history)
 
 
 def open_token_store(url: str) -> RefreshTokens:
@@ -69,8 +92,4 @@ def open_history(url: str, catalog: Catalog) -> History:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # All is committed and reported. An ordinary exit would wait for threads that may hang in the network.
-    os._exit(code)
+    main()

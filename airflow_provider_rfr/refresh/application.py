@@ -25,7 +25,13 @@ from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.refresh.cluster import Cluster, is_submitted, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config, secrets_of
 from airflow_provider_rfr.refresh.follow import Bar, can_draw, drawn_bar
-from airflow_provider_rfr.refresh.process import save_memory, stop_on_signals, watch_supervisor, write_in_background
+from airflow_provider_rfr.refresh.process import (
+    is_guest,
+    save_memory,
+    stop_on_signals,
+    watch_supervisor,
+    write_in_background,
+)
 from airflow_provider_rfr.refresh.state import TableStatus, state_of
 from airflow_provider_rfr.streams.tokens import RefreshTokenStore, finish_redemptions, keep_refresh_tokens
 from airflow_provider_rfr.text import printable
@@ -225,7 +231,8 @@ def main(
         keep_refresh_tokens(partial(open_token_store, url))
     history = partial(open_history, url) if url is not None and open_history is not None else None
     application = Application(config, began=began, open_history=history)
-    stop_on_signals(application.stop)
+    if not is_guest():
+        stop_on_signals(application.stop)
     if (supervisor := config.run.supervisor) is not None:
         watch_supervisor(supervisor.pid, supervisor.started, supervisor.host, application.stop)
     if config.source.class_path is None:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from airflow_provider_rfr.exceptions import PreflightError, RfrError, SourceError, SparkJobError
 from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.lake.spark import LOCAL, application_settings, spark_problem
-from airflow_provider_rfr.refresh.process import driver_java_options
+from airflow_provider_rfr.refresh.process import driver_java_options, is_guest
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -157,6 +157,7 @@ class Cluster:
         self._preload = preload
         self._executor_wait = executor_wait
         self._settings = settings or {}
+        self._is_guest = is_guest()
         self._context: SparkContext | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
@@ -252,8 +253,8 @@ class Cluster:
             return _results(rdd.mapPartitions(_in_worker(function)).collect())
 
     def stop(self) -> None:
-        """End the application; a local one ends with this process, and need not be waited for."""
-        if self.ready.is_set() and self._context is not None and not self.is_local:
+        """End the application, unless it was there before; a local one ends with this process."""
+        if self.ready.is_set() and self._context is not None and not (self.is_local or self._is_guest):
             self._context.stop()
 
     def _start(self) -> None:
@@ -275,6 +276,7 @@ class Cluster:
                 conf.setIfMissing(key, value)
             context = self._context = SparkContext.getOrCreate(conf)
             context.setLogLevel("ERROR")
+            _ship_package(context)
             # Start the Python workers and let them import what tasks need, while the driver reads.
             slots = max(1, int(context.defaultParallelism))
             self._collect(context, _prepare_worker, range(slots))
@@ -291,6 +293,15 @@ class Cluster:
             if self._preload:
                 defaults.setdefault("spark.python.daemon.module", "airflow_provider_rfr.refresh.worker_daemon")
         return defaults
+
+
+def _ship_package(context: SparkContext) -> None:
+    """Let executors have this package where it was loaded from an archive that spark-submit was not given."""
+    loader = globals()["__loader__"]
+    if isinstance(loader, zipimport.zipimporter):
+        archive = loader.archive
+        if os.path.basename(archive) not in context._python_includes:
+            context.addPyFile(archive)
 
 
 def is_submitted() -> bool:

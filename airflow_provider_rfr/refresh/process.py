@@ -80,6 +80,12 @@ def stop_on_signals(stop: Callable[[str], None]) -> None:
         signal.signal(number, lambda received, frame: stop(f"received {signal.Signals(received).name}"))
 
 
+def is_guest() -> bool:
+    """Tell whether Spark runs in this process already: both belong to another program, as in a notebook."""
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return context is not None and context._active_spark_context is not None
+
+
 _SWITCH = "RFR_CLASS_ARCHIVE"
 """Environment variable: ``off`` neither writes nor uses the archive."""
 _FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m")
