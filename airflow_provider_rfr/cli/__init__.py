@@ -386,6 +386,24 @@ _DOCTOR = _command(
 )
 
 
+_BUNDLE = _command(
+    "bundle",
+    "Write a task's refresh as files that EMR, Dataproc, Databricks, Glue and the like can run; without secrets",
+    _file("out", "Folder to write run.json, refresh.py and airflow_provider_rfr.zip into", metavar="OUT"),
+    Arg(("--dag",), metavar="DAG_ID", required=True, help="The DAG whose task is taken"),
+    Arg(("--task",), metavar="TASK_ID", help="The task (default: the only refresh of the DAG)"),
+    Arg(
+        ("--secret-files",),
+        metavar="FOLDER",
+        help="Let the driver read secrets from files in this folder, relative to its working folder, in place of"
+        " environment variables (default: environment variables)",
+    ),
+    group="bundle",
+    last=(ARG_OUTPUT,),
+    example="build/shop --dag shop --task refresh",
+)
+
+
 def get_rfr_commands() -> list[GroupCommand]:
     """Return the commands that Airflow adds to its own."""
     groups = (
@@ -399,4 +417,4 @@ def get_rfr_commands() -> list[GroupCommand]:
     )
     subgroups = [GroupCommand(name=name, help=help, subcommands=commands) for name, help, commands in groups]
     description = "Resumable full refresh, commit webhooks, migrations, connections"
-    return [GroupCommand(name="rfr", help=description, subcommands=(_DOCTOR, *subgroups))]
+    return [GroupCommand(name="rfr", help=description, subcommands=(_DOCTOR, _BUNDLE, *subgroups))]

@@ -7,14 +7,13 @@ small object below the warehouse and deletes it, opens the control store, connec
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import socket
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, redirect_stdout
+from contextlib import closing
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -24,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from airflow_provider_rfr.cli.common import command, print_data, say
+from airflow_provider_rfr.cli.dags import find_dag, is_mapped, tasks_of_package
 from airflow_provider_rfr.exceptions import (
     AuthenticationError,
     CatalogError,
     ConfigurationError,
     PreflightError,
-    Problem,
     RfrError,
     TriggerConfigError,
 )
@@ -38,8 +37,6 @@ from airflow_provider_rfr.preflight import check_java, check_localhost, check_py
 from airflow_provider_rfr.timeouts import in_threads, within
 
 if TYPE_CHECKING:
-    from airflow.dag_processing.dagbag import BundleDagBag
-    from airflow.sdk import DAG
     from packaging.requirements import Requirement
 
     from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
@@ -51,7 +48,6 @@ if TYPE_CHECKING:
 _OK, _MISSING, _SKIPPED = "ok", "missing", "skipped"
 _MARKS: Final = {_OK: ("\N{CHECK MARK}", "ok"), _MISSING: ("\N{BALLOT X}", "NO"), _SKIPPED: ("-", "-")}
 _PACKAGE: Final = "airflow-provider-rfr"
-_MODULES: Final = "airflow_provider_rfr."
 _SHOWN_VERSIONS: Final = (
     *("apache-airflow", "apache-airflow-providers-apache-spark", "pyspark", "pyiceberg", "pyarrow"),
     _PACKAGE,
@@ -70,8 +66,6 @@ _CHECKS_OF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "control_store_conn_id": ("control store",),
 }
 _CONNECTIONS: Final = ("conn_id", "lake_conn_id", "api_conn_id", "airflow_api_conn_id", "control_store_conn_id")
-_INLINE: Final = ("definition", "manifest")
-"""Fields of a source whose templates a refresh fills in itself, where they hold a mapping."""
 _PAGE_REMEDY: Final = "correct the task's source, or the connection that its api_conn_id names"
 _STORE_REMEDY: Final = "correct the connection rfr_control_store, or the option control_store of section [rfr]"
 _NO_HOST: Final = "its address has a host or a port that no machine can have"
@@ -483,7 +477,7 @@ def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Try the connections of the DAG's tasks, each once, and read a page of each stream of its refreshes."""
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
 
-    tasks = list(_tasks_of_package(_find_dag(args.dag)))
+    tasks = list(tasks_of_package(find_dag(args.dag)))
     if not tasks:
         yield CheckResult(name, _SKIPPED, f"{args.dag} has no task of this package")
         return
@@ -491,7 +485,7 @@ def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
     tried = set()
     for task in tasks:
         check = f"task {task.task_id}"
-        if _is_mapped(task):
+        if is_mapped(task):
             yield CheckResult(check, _SKIPPED, "it is mapped, so its arguments are known in a run only")
             continue
         for field in _CONNECTIONS:
@@ -526,14 +520,9 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Chec
     from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
     from airflow_provider_rfr.hooks.api import settings_of
     from airflow_provider_rfr.hooks.dag_arguments import file_folders
-    from airflow_provider_rfr.operators.arguments import shipped_source, stream_names
+    from airflow_provider_rfr.operators.arguments import pending_arguments, shipped_source, stream_names
 
-    arguments: dict[str, Any] = {"api_conn_id": task.api_conn_id, "streams": task.streams, "source": task.source}
-    if isinstance(task.source, Mapping):
-        del arguments["source"]
-        fields = {key: value for key, value in task.source.items() if key not in _INLINE or isinstance(value, str)}
-        arguments |= {f"source.{key}": value for key, value in fields.items()}
-    if pending := [name for name, value in arguments.items() if is_pending(value)]:
+    if pending := pending_arguments(task, "api_conn_id", "streams", "source"):
         templates = f"{', '.join(pending)} {'is a template' if len(pending) == 1 else 'are templates'}"
         yield CheckResult(name, _SKIPPED, f"no page is read: {templates}, which only a run fills in")
         return
@@ -567,64 +556,3 @@ def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: 
     count = len(page.records)
     skipped = f": {page.skipped}" if page.skipped else ""
     yield CheckResult(name, _OK, f"first page read, {count} {'record' if count == 1 else 'records'}{skipped}")
-
-
-def _find_dag(dag_id: str) -> DAG:
-    """Parse Airflow's DAG bundles until one has the DAG.
-
-    :raises ConfigurationError: none has it; with the import errors of files that name it, or the nearest id
-    """
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-
-    from airflow_provider_rfr.compat import parsed_bundle
-    from airflow_provider_rfr.documents import nearest
-
-    ids: list[str] = []
-    problems: list[Problem] = []
-    broken = 0
-    # It logs a traceback for each file that can't be imported, also where that is another DAG's.
-    logging.getLogger("airflow.dag_processing").setLevel(logging.CRITICAL)
-    # Files may print, and scripts read what the command prints.
-    with redirect_stdout(sys.stderr):
-        for bundle in DagBundlesManager().get_all_dag_bundles():  # type: ignore[no-untyped-call]
-            bundle.initialize()
-            bag = parsed_bundle(bundle)
-            if (dag := bag.dags.get(dag_id)) is not None:
-                return dag
-            ids += bag.dags
-            broken += len(bag.import_errors)
-            problems += _import_errors(bag, bundle.path, dag_id)
-    if problems:
-        raise ConfigurationError.of(problems)
-    near = nearest(dag_id, ids)
-    remedy = (f"did you mean {near}? " if near else "") + "airflow dags list shows all"
-    if broken:
-        remedy += f"; files that can't be imported: {broken}, see airflow dags list-import-errors"
-    raise ConfigurationError("--dag", f"there is no DAG {dag_id!r}", remedy)
-
-
-def _import_errors(bag: BundleDagBag, folder: Path, dag_id: str) -> Iterator[Problem]:
-    """Yield the last line of the error of each file that names the DAG."""
-    whole_id = re.compile(rf"(?<![\w.-]){re.escape(dag_id)}(?![\w.-])")
-    for name, error in bag.import_errors.items():
-        file = folder / name
-        if file.is_file() and whole_id.search(file.read_text(encoding="utf-8", errors="replace")):
-            *_, line = error.strip().splitlines() or [""]
-            remedy = f"correct it; python {file} shows the whole error"
-            yield Problem("", f"can't be imported: {line}", remedy, str(file))
-
-
-def _tasks_of_package(dag: DAG) -> Iterator[Any]:
-    """Yield the DAG's tasks whose operator is of this package, or derived from one."""
-    tasks: list[Any] = list(dag.tasks)
-    for task in tasks:
-        operator: type = task.operator_class if _is_mapped(task) else type(task)
-        if any(kind.__module__.startswith(_MODULES) for kind in operator.__mro__):
-            yield task
-
-
-def _is_mapped(task: Any) -> bool:
-    """Return True if the task's arguments exist only in a run."""
-    from airflow.sdk.definitions.mappedoperator import MappedOperator
-
-    return isinstance(task, MappedOperator)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAPPED: Final = "{{ mapped }}"
 """Stands for an argument that is mapped, and so is known in the task."""
+_INLINE: Final = ("definition", "manifest")
+"""Fields of a source whose templates a refresh fills in itself, where they hold a mapping."""
 _START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
 TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""
@@ -139,6 +141,23 @@ def _check_manifest(source: Mapping[str, Any], folders: Sequence[Path]) -> None:
         problem = "the manifest calls it secret, and what a DAG holds is shown to its readers"
         remedy = f"put it into the connection that api_conn_id names, as {field}"
         raise ConfigurationError(f"source.config.{'.'.join(place)}", problem, remedy)
+
+
+def pending_arguments(task: Any, *names: str) -> list[str]:
+    """Return those of a refresh's arguments that Airflow has yet to render; fields of mappings by their own names.
+
+    :param names: of the arguments, e.g. ``source``, of which ``source.config`` may be a template
+    """
+    arguments: dict[str, Any] = {}
+    for name in names:
+        value = getattr(task, name)
+        if isinstance(value, Mapping):
+            inline = _INLINE if name == "source" else ()
+            fields = {key: item for key, item in value.items() if key not in inline or isinstance(item, str)}
+            arguments |= {f"{name}.{key}": item for key, item in fields.items()}
+        else:
+            arguments[name] = value
+    return [name for name, value in arguments.items() if is_pending(value)]
 
 
 def from_dag_folder(source: Any, folders: Sequence[Path]) -> Any:

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.spark import DriverAddress
     from airflow_provider_rfr.lake import LakeSettings
 
-_STORE_PARTS = ("store", "history.py")
+STORE_PARTS = ("store", "history.py")
 """What a driver in a cluster needs besides, to keep refresh tokens and rows of the history tables."""
 _READING: Final = ("source", "streams", "target", "options")
 _UNKNOWN: Final = {**dict.fromkeys(_READING, MAPPED), "options": None}
@@ -98,14 +98,17 @@ def _airflow_run(context: Context) -> dict[str, Any]:
     }
 
 
-def _store_url(hook: RefreshSparkHook) -> str | None:
-    """Return the control store's address for the driver, None where the driver can't reach it."""
+def store_url(*, elsewhere: bool) -> str | None:
+    """Return the control store's address for the driver, None where the driver can't reach it.
+
+    :param elsewhere: the driver runs on another machine, which has no file of this one
+    """
     store = ControlStoreHook()
     try:
         is_file = store.url.get_backend_name() == "sqlite"
     except ConfigurationError:
         return None
-    return None if is_file and hook.in_cluster else store.url_for_driver
+    return None if is_file and elsewhere else store.url_for_driver
 
 
 class MappedRefresh(OperatorPartial):
@@ -375,8 +378,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
             def load(hook: RefreshSparkHook) -> None:
                 hook.on_pages = partial(store_link, context, SparkUiLink())
-                store = _store_url(hook)
-                shipped, parts = ({**document, "store": store}, _STORE_PARTS) if store else (document, ())
+                store = store_url(elsewhere=hook.in_cluster)
+                shipped, parts = ({**document, "store": store}, STORE_PARTS) if store else (document, ())
                 load_application(hook, folder, shipped, parts)
                 self._leaves_driver = self.deferrable and leave_driver(hook, self._yarn_rm_auth)
 
@@ -429,24 +432,31 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
         :raises ConfigurationError: field, problem and remedy
         """
-        source, streams = shipped_source(self.source, file_folders(self)), stream_names(self.streams)
-        settings, moved = self._read_source(lake), connections.moved(self.api_conn_id)
-        check_streams(streams, None)
+        document = self.document_without_run(lake)
         # A run that was deleted and created again under the same id started at another time, so its key is another one.
         started = rfc3339(getattr(context.get("dag_run"), "start_date", None))
         key = f"{connections.task_of(context).consumer}/{started}-{_clear_number(context)}"
-        document: dict[str, Any] = {
+        document["run"] |= {"key": key, "airflow": _airflow_run(context)}
+        parse_config(document)
+        return document
+
+    def document_without_run(self, lake: LakeSettings) -> dict[str, Any]:
+        """Return the part of the configuration that is the same for all runs of the task; it holds secrets.
+
+        :param lake: settings of the connection ``lake_conn_id``
+        :raises ConfigurationError: field, problem and remedy
+        """
+        source, streams = shipped_source(self.source, file_folders(self)), stream_names(self.streams)
+        settings, moved = self._read_source(lake), connections.moved(self.api_conn_id)
+        check_streams(streams, None)
+        return {
             "source": settings.completed(source),
             "streams": streams,
             "target": self.target,
             "lake": {"name": lake.name, "properties": lake.properties},
             "options": parse_options(options_mapping(self.options)).model_dump(mode="json"),
-            "run": {"key": key, "airflow": _airflow_run(context)},
+            "run": {"moved": moved} if moved else {},
         }
-        if moved:
-            document["run"]["moved"] = moved
-        parse_config(document)
-        return document
 
     def _read_source(self, lake: LakeSettings) -> SourceSettings:
         """Read the settings of the API's connection. From here on Airflow masks the secrets of both connections."""

@@ -200,12 +200,15 @@ def executor_settings(python: Path) -> dict[str, str]:
     }
 
 
-def executor_python(folder: Path) -> Path:
-    """A Python with the packages that executors need, linked from where they are installed, and no others."""
+def executor_python(folder: Path, *more: str) -> Path:
+    """A Python with the packages that executors need, linked from where they are installed, and no others.
+
+    :param more: packages besides
+    """
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     subprocess.run([str(base), "-m", "venv", "--without-pip", str(folder)], check=True)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
-    for name in _with_requirements(EXECUTORS_NEED):
+    for name in _with_requirements((*EXECUTORS_NEED, *more)):
         distribution = importlib.metadata.distribution(name)
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             link = packages / top

@@ -24,7 +24,7 @@ from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS
 from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator, table_asset
-from airflow_provider_rfr.operators.full_refresh import _store_url
+from airflow_provider_rfr.operators.full_refresh import store_url
 from airflow_provider_rfr.refresh.process import process_started
 from airflow_provider_rfr.sample_api import SHOP
 from tests.airflow_versions import DagBag
@@ -228,8 +228,7 @@ def test_a_driver_in_a_cluster_gets_no_control_store_that_is_a_file_of_this_mach
     url: str, store: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", url)
-    hook: Any = SimpleNamespace(in_cluster=True)
-    assert _store_url(hook) == store
+    assert store_url(elsewhere=True) == store
 
 
 def test_the_driver_runs_this_python_and_none_of_airflows_settings(bench: Bench) -> None:

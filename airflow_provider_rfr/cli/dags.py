@@ -1,0 +1,80 @@
+"""DAGs that commands take arguments from, parsed as Airflow parses them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_rfr.exceptions import ConfigurationError, Problem
+
+if TYPE_CHECKING:
+    from airflow.dag_processing.dagbag import BundleDagBag
+    from airflow.sdk import DAG
+
+_MODULES: Final = "airflow_provider_rfr."
+
+
+def find_dag(dag_id: str) -> DAG:
+    """Parse Airflow's DAG bundles until one has the DAG.
+
+    :raises ConfigurationError: none has it; with the import errors of files that name it, or the nearest id
+    """
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+
+    from airflow_provider_rfr.compat import parsed_bundle
+    from airflow_provider_rfr.documents import nearest
+
+    ids: list[str] = []
+    problems: list[Problem] = []
+    broken = 0
+    # It logs a traceback for each file that can't be imported, also where that is another DAG's.
+    logging.getLogger("airflow.dag_processing").setLevel(logging.CRITICAL)
+    # Files may print, and scripts read what the command prints.
+    with redirect_stdout(sys.stderr):
+        for bundle in DagBundlesManager().get_all_dag_bundles():  # type: ignore[no-untyped-call]
+            bundle.initialize()
+            bag = parsed_bundle(bundle)
+            if (dag := bag.dags.get(dag_id)) is not None:
+                return dag
+            ids += bag.dags
+            broken += len(bag.import_errors)
+            problems += _import_errors(bag, bundle.path, dag_id)
+    if problems:
+        raise ConfigurationError.of(problems)
+    near = nearest(dag_id, ids)
+    remedy = (f"did you mean {near}? " if near else "") + "airflow dags list shows all"
+    if broken:
+        remedy += f"; files that can't be imported: {broken}, see airflow dags list-import-errors"
+    raise ConfigurationError("--dag", f"there is no DAG {dag_id!r}", remedy)
+
+
+def _import_errors(bag: BundleDagBag, folder: Path, dag_id: str) -> Iterator[Problem]:
+    """Yield the last line of the error of each file that names the DAG."""
+    whole_id = re.compile(rf"(?<![\w.-]){re.escape(dag_id)}(?![\w.-])")
+    for name, error in bag.import_errors.items():
+        file = folder / name
+        if file.is_file() and whole_id.search(file.read_text(encoding="utf-8", errors="replace")):
+            *_, line = error.strip().splitlines() or [""]
+            remedy = f"correct it; python {file} shows the whole error"
+            yield Problem("", f"can't be imported: {line}", remedy, str(file))
+
+
+def tasks_of_package(dag: DAG) -> Iterator[Any]:
+    """Yield the DAG's tasks whose operator is of this package, or derived from one."""
+    tasks: list[Any] = list(dag.tasks)
+    for task in tasks:
+        operator: type = task.operator_class if is_mapped(task) else type(task)
+        if any(kind.__module__.startswith(_MODULES) for kind in operator.__mro__):
+            yield task
+
+
+def is_mapped(task: Any) -> bool:
+    """Return True if the task's arguments exist only in a run."""
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    return isinstance(task, MappedOperator)
