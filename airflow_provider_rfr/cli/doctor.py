@@ -220,11 +220,13 @@ def _pyspark(name: str, args: Namespace) -> Iterator[CheckResult]:
 def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Check the connection, its master, ``spark-submit``, and that a standalone master listens."""
     from airflow_provider_rfr.connections.airflow.lookup import connection_named, extras_of, require_type
+    from airflow_provider_rfr.hooks.spark import refuse_spark_connect
     from airflow_provider_rfr.http.redaction import without_credentials
     from airflow_provider_rfr.operators.submit import spark_environment
 
     remedy = f"run: airflow connections add {args.spark_conn_id} --conn-type spark --conn-host 'local[*]'"
     connection = connection_named(args.spark_conn_id, name, remedy)
+    refuse_spark_connect(connection)
     require_type(connection, "spark")
     spark_environment(str(extras_of(connection).get("spark-binary", "spark-submit")), os.environ)
     # As the hook of Spark's provider makes it: only a host and a port mean a standalone master.

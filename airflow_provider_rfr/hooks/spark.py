@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
@@ -32,6 +32,9 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow_provider_rfr.connections.airflow.lookup import connection_named, extras_of
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, RfrError
 from airflow_provider_rfr.preflight import child_environment, installed_version
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 _TIMEOUT = (5.0, 30.0)
 """Seconds to connect to a cluster manager, and to wait for its answer."""
@@ -270,6 +273,29 @@ class _KubernetesDriver:
             raise ClusterManagerError(f"Kubernetes answers with HTTP {status}") from None
         except Exception as error:  # noqa: BLE001 - urllib3's; their texts quote addresses
             raise ClusterManagerError(f"Kubernetes can't be reached ({type(error).__name__})") from None
+
+
+_CONNECT = "sc://"
+_CONNECT_TYPES = frozenset({"sc", "spark_connect"})
+"""Types of connections to Spark Connect: from an address, and of the Spark provider."""
+_REMOTE = "spark.remote"
+
+
+def refuse_spark_connect(connection: Connection, conf: Mapping[str, Any] | None = None) -> None:
+    """Refuse a Spark connection, or settings, that lead to a server of Spark Connect.
+
+    :param conf: Spark settings of the task
+    :raises ConfigurationError: a refresh can't run there
+    """
+    problem = "leads to Spark Connect, which has neither spark-submit nor the RDD jobs that a refresh consists of"
+    remedy = (
+        "use a connection of type spark whose host is a master, e.g. local[*], spark://host:7077, yarn or k8s://..."
+    )
+    host = (connection.host or "").strip().lower()
+    if host.startswith(_CONNECT) or (connection.conn_type or "").replace("-", "_") in _CONNECT_TYPES:
+        raise ConfigurationError(f"connection {connection.conn_id}", problem, remedy)
+    if conf and conf.get(_REMOTE):
+        raise ConfigurationError(f"conf.{_REMOTE}", problem, "remove it")
 
 
 STOP_GRACE_SECONDS = 3.5

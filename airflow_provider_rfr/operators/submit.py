@@ -26,7 +26,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 import airflow_provider_rfr
 from airflow_provider_rfr.connections.airflow.lookup import connection_named
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
-from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
+from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook, refuse_spark_connect
 from airflow_provider_rfr.operators._outcome import failure_of_driver
 from airflow_provider_rfr.refresh.process import MEMORY_VARIABLES, driver_java_options, is_alive, process_started
 
@@ -97,7 +97,7 @@ class SparkApplicationOperator(SparkSubmitOperator):
     def _get_hook(self) -> RefreshSparkHook:
         # The parent asks for the hook once its own settings are rendered.
         remedy = "make one of type spark whose host is the master, e.g. local[*] or spark://host:7077"
-        connection_named(self._conn_id, "conn_id", remedy)
+        refuse_spark_connect(connection_named(self._conn_id, "conn_id", remedy), self.conf)
         self.application = self.application or str(application_path(self._application_name))
         hook = RefreshSparkHook.from_parent(super()._get_hook())
         if self._load is not None:

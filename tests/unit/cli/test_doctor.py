@@ -196,6 +196,13 @@ def test_a_master_that_spark_refuses_is_a_miss(host: str | None, connect: Connec
     assert found["remedy"].endswith(example)
 
 
+def test_a_server_of_spark_connect_is_a_miss_with_its_reason(connect: Connect, miss: Miss) -> None:
+    connect("spark_default", conn_type="spark", host="sc://127.0.0.1", port=15002)
+    found = miss()
+    assert found["check"] == "Spark"
+    check_messages(found["detail"])
+
+
 @pytest.mark.parametrize(
     "host", ["yarn", "local", "local[4]", "local[*]", "local[*, 3]", "local-cluster[2,1,1024]", "k8s://https://h:6443"]
 )

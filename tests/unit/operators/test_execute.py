@@ -313,12 +313,18 @@ def test_in_a_cluster_the_configuration_travels_as_a_file_and_the_package_with_i
     [
         *({"lake_conn_id": "nowhere"}, {"api_conn_id": "nobody"}, {"conn_id": "nowhere"}),
         {"conn_id": "standalone", "deploy_mode": "cluster"},
+        *({"conn_id": "connect"}, {"conn_id": "connect_of_provider"}, {"conn_id": "connect_as_uri"}),
+        {"conf": {"spark.remote": "sc://127.0.0.1:15002"}},
     ],
 )
 def test_a_setting_that_is_wrong_fails_the_task_before_anything_is_submitted(
-    bench: Bench, capfd: Capture, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, str]
+    bench: Bench, capfd: Capture, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_STANDALONE", json.dumps({"conn_type": "spark", "host": "spark://127.0.0.1:1"}))
+    connect = {"conn_type": "spark", "host": "sc://127.0.0.1", "port": 15002}
+    monkeypatch.setenv("AIRFLOW_CONN_CONNECT", json.dumps(connect))
+    monkeypatch.setenv("AIRFLOW_CONN_CONNECT_OF_PROVIDER", json.dumps({**connect, "conn_type": "spark_connect"}))
+    monkeypatch.setenv("AIRFLOW_CONN_CONNECT_AS_URI", "sc://127.0.0.1:15002")
     with raises(AirflowFailException) as failure:
         bench.run(**arguments)
     assert not bench.report.exists()
