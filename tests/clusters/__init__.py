@@ -1,1 +1,1 @@
-"""Cluster managers that don't run here, as far as their HTTP goes: on loopback, with real drivers behind them."""
+"""Cluster managers on loopback: a real YARN, and the HTTP of those that don't run here, with real drivers behind them."""

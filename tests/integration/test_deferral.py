@@ -1,6 +1,6 @@
 """A refresh whose driver runs elsewhere: submitted by one process of a task, followed by a trigger, ended by another.
 
-YARN does not run here. Its REST API is served on loopback, a spark-submit of ours speaks like Spark's YARN client, and
+A real YARN is in test_real_yarn.py, and takes minutes. Here its REST API is served on loopback, a spark-submit of ours speaks like Spark's YARN client, and
 behind both the real application refreshes a real lake.
 """
 
