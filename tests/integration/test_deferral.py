@@ -1,7 +1,7 @@
 """A refresh whose driver runs elsewhere: submitted by one process of a task, followed by a trigger, ended by another.
 
-A real YARN is in test_real_yarn.py, and takes minutes. Here its REST API is served on loopback, a spark-submit of ours speaks like Spark's YARN client, and
-behind both the real application refreshes a real lake.
+A real YARN is in test_real_yarn.py, and takes minutes. Here its REST API is served on loopback, a spark-submit of ours
+speaks like Spark's YARN client, and behind both the real application refreshes a real lake.
 """
 
 from __future__ import annotations
