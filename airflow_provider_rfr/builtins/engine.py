@@ -149,7 +149,8 @@ class SparkSqlEngine:
         """
         if not holds_views(self._catalog) and (views := [query.name for query in queries if query.kind is Kind.VIEW]):
             problem = f"{views[0]} is a view, and the catalog {self._lake.name} can't hold views"
-            raise ConfigurationError("lake", problem, "declare it as a materialized_view, or use a catalog with views")
+            remedy = "use a catalog with views: sql, or rest where the server has them"
+            raise ConfigurationError("lake", problem, remedy)
         known: dict[str, str] = {}
         try:
             for name, columns in tables.items():

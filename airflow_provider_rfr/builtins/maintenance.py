@@ -39,7 +39,7 @@ from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import retry_conflicts
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange, purge_table
-from airflow_provider_rfr.lake.tables import TableEntry, ViewEntry, list_tables, list_views
+from airflow_provider_rfr.lake.tables import TableEntry, ViewEntry, holds_views, list_tables, list_views
 from airflow_provider_rfr.sinks.run import needed_physicals, sink_states
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.engine import ControlStore, instant
@@ -86,7 +86,7 @@ def observe(
     # Of a source, too, a user's star shows all columns.
     columns = {entry.name.casefold(): tuple(one.name for one in entry.columns) for entry in entries}
     users = tuple(_user_view(view, catalog.name, columns) for view in views if _marker_of(view.properties) is None)
-    return recorded, ActualState(objects, users, unfinished)
+    return recorded, ActualState(objects, users, unfinished, holds_views(catalog))
 
 
 def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:

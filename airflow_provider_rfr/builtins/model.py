@@ -529,12 +529,13 @@ class ActualState:
     """The state of the catalog, also of users' objects, by names as they are compared.
 
     ``objects`` also has the tables that unfinished deploys retired; ``unfinished`` has the ids of the objects that
-    these deploys began to change.
+    these deploys began to change; ``holds_views`` says whether the catalog can hold views.
     """
 
     objects: Mapping[str, LiveObject] = field(default_factory=dict)
     user_views: tuple[UserView, ...] = ()
     unfinished: frozenset[UUID] = frozenset()
+    holds_views: bool = True
 
     @cached_property
     def by_marker(self) -> Mapping[UUID | None, Sequence[LiveObject]]:

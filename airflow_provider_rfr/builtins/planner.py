@@ -63,6 +63,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     :param policies: decisions for this deploy; by default the cautious ones of :class:`Policies`
     :raises PlanError: objects read each other in a cycle. All other problems are in the plan
     """
+    spec, omitted = _fitted(spec, live)
     wanted = Resolver(spec, recorded, live).resolve()
     states = States(spec, wanted, recorded, live, policies or Policies())
     removed = Removals(states)
@@ -83,7 +84,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         dependents=(*_dependents(passed), *views.dependents, *sinks),
         drift=_drift(decisions),
         blocked=_by_name(blocked),
-        warnings=tuple(dict.fromkeys([*sorted(_warnings(wanted, recorded, live)), *views.warnings])),
+        warnings=tuple(dict.fromkeys([*omitted, *sorted(_warnings(wanted, recorded, live)), *views.warnings])),
         stale=tuple(sorted(set(_stale(spec, decisions, removed)))),
         records=tuple(_records(decisions, blocked, recorded.revision + 1)),
         forgotten=tuple(sorted(removed.forgotten)),
@@ -91,6 +92,19 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         done=sum(decision.done for decision in untouched),
     )
     return replace(unsigned, plan_hash=unsigned.digest())
+
+
+def _fitted(spec: CatalogSpec, live: ActualState) -> tuple[CatalogSpec, tuple[str, ...]]:
+    """Return the declarations without this package's own views if the catalog holds none, and a warning that says so.
+
+    Nobody else can declare them otherwise.
+    """
+    views = [obj for obj in spec.objects if obj.kind is Kind.VIEW and obj.key.startswith(_OWN)]
+    if live.holds_views or not views:
+        return spec, ()
+    names = ", ".join(view.name for view in views)
+    kept = tuple(obj for obj in spec.objects if obj not in views)
+    return replace(spec, objects=kept), (f"{names}: not made, because the catalog can't hold views",)
 
 
 def _drift(decisions: Mapping[UUID, Decision]) -> tuple[PlanFinding, ...]:
@@ -102,7 +116,8 @@ def _drift(decisions: Mapping[UUID, Decision]) -> tuple[PlanFinding, ...]:
     )
 
 
-_LIST = "rfr_system.builtin_objects"
+_OWN = "rfr_system."
+_LIST = f"{_OWN}builtin_objects"
 """The package's own table whose rows list the declared objects; it is filled again when these change."""
 
 

@@ -8,8 +8,9 @@ from dataclasses import fields
 import pytest
 
 from airflow_provider_rfr.builtins import BuiltinObject, Kind, load_objects
-from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.model import ActualState, CatalogSpec, RegistryState
 from airflow_provider_rfr.builtins.plan import Plan
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.builtins.queries import declared_columns, object_reads
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.state import LedgerHeader
@@ -108,3 +109,10 @@ def test_the_packages_own_objects_are_planned_and_then_as_declared(own: CatalogS
     catalog.apply(plan)
     catalog.check()
     assert catalog.plan(own).steps == ()
+
+
+def test_where_the_catalog_has_no_views_the_tables_are_made_and_the_plan_names_what_is_not(own: CatalogSpec) -> None:
+    planned = plan(own, RegistryState(), ActualState(holds_views=False))
+    made = {step.name.removeprefix("rfr_system.") for step in planned.steps}
+    assert made & (TABLES | VIEWS) == TABLES
+    assert [warning for warning in planned.warnings if all(f"rfr_system.{name}" in warning for name in VIEWS)]
