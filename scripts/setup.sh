@@ -64,7 +64,7 @@ install() {
 
 install_locked() {
   "$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt uv || true
-  install -e '.[spark41,postgres,sops,openlineage,airbyte,dev]'
+  install -e '.[spark41,postgres,hive,sops,openlineage,airbyte,dev]'
 }
 
 # The Spark provider imports Airflow's Kubernetes client wherever it finds it, in seconds; so only the tests that need it

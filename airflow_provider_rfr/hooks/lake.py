@@ -65,7 +65,7 @@ class LakeHook(BaseHook):
     extra ``catalog_name``  the catalog's name; default ``rfr``
     extra ``warehouse``     ``warehouse``
     extras ``s3_...``       ``s3.endpoint``, ``s3.region``, ``s3.access-key-id``, ``s3.secret-access-key``
-    extra ``properties``    a JSON object of further properties
+    extra ``properties``    a JSON object of further properties, e.g. ``adls....`` and ``gcs....``
     ======================  ==========================================================================
 
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default``

@@ -7,6 +7,7 @@ settings by which Spark SQL reaches the same catalog through Iceberg's runtime, 
 
 from __future__ import annotations
 
+import logging
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -84,6 +85,18 @@ _JDBC_PACKAGES: Final[Mapping[str, str]] = {
     "postgresql": "org.postgresql:postgresql:42.7.7",
 }
 """Maven coordinates of the JDBC driver, by SQLAlchemy's name of the database."""
+_EXTRAS: Final[Mapping[str, str]] = {"glue": "glue", "dynamodb": "glue", "hive": "hive"}
+"""The extra of this package that brings the client, by the catalog's type."""
+_OTHER_CLIENTS: Final[Mapping[str, str]] = {
+    "adls.connection-string": "adls.account-name and adls.account-key",
+    "adls.credential": "adls.tenant-id, adls.client-id and adls.client-secret, or none for the machine's own",
+    "adls.token": "adls.sas-token, or adls.tenant-id, adls.client-id and adls.client-secret",
+    "adls.account-host": "adls.blob-storage-authority and adls.dfs-storage-authority",
+}
+"""Properties of PyIceberg's other FileIO, and what to write instead."""
+_FILE_IO: Final = "airflow_provider_rfr.lake.file_io.LakeFileIO"
+# Which it would tell at each load of a table.
+logging.getLogger("pyiceberg.io").addFilter(lambda record: _FILE_IO not in (record.args or ()))
 _PYICEBERG_ONLY: Final = ("type", "py-catalog-impl", "py-io-impl")
 _S3_BUNDLE: Final = "org.apache.iceberg:iceberg-aws-bundle"
 _S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
@@ -112,7 +125,9 @@ def open_catalog(settings: LakeSettings) -> Catalog:
     with _translated(settings):
         try:
             catalog = retrying(lambda: _load_limited(settings.name, settings.properties))
-        except (ValueError, ImportError, NotInstalledError, ArgumentError) as error:
+        except (ImportError, NotInstalledError) as error:
+            raise _not_installed(settings, error) from None
+        except (ValueError, ArgumentError) as error:
             raise ConfigurationError(
                 "lake.properties",
                 f"the catalog {settings.name!r} can't be opened: {_without_secrets(str(error), settings.properties)}",
@@ -121,11 +136,28 @@ def open_catalog(settings: LakeSettings) -> Catalog:
     # A subclass and no wrapper: PyIceberg and this package ask for the classes of catalogs.
     catalog.__class__ = _translating(type(catalog))
     catalog._lake_settings = settings  # type: ignore[attr-defined]
+    # One FileIO for every store, in this process and in tasks, which get the catalog's properties by their tables.
+    catalog.properties.setdefault("py-io-impl", _FILE_IO)
     if isinstance(engine := getattr(catalog, "engine", None), Engine):
         # At once, not when the garbage collector comes: a program that reads a status again and again would use up all
         # connections that the database has. So nothing here may make the catalog refer to itself.
         weakref.finalize(catalog, engine.dispose)
     return catalog
+
+
+def _not_installed(settings: LakeSettings, error: Exception) -> ConfigurationError:
+    kind = _catalog_type(settings.properties)
+    if kind not in _EXTRAS:
+        return ConfigurationError(
+            "lake.properties",
+            f"the catalog {settings.name!r} can't be opened: {_without_secrets(str(error), settings.properties)}",
+            "install the package that it names, where Airflow runs and where Spark's drivers run",
+        )
+    return ConfigurationError(
+        "lake.properties.type",
+        f"a catalog of type {kind!r} needs a client that is not installed here",
+        f"pip install 'airflow-provider-rfr[{_EXTRAS[kind]}]', where Airflow runs and where Spark's drivers run",
+    )
 
 
 def load_table(catalog: Catalog, identifier: str) -> Table | None:
@@ -201,6 +233,7 @@ def _check_settings(settings: LakeSettings) -> None:
     kind = properties.get("type")
     if kind is not None and kind.lower() not in kinds:
         raise ConfigurationError("lake.properties.type", f"{kind!r} is not a type of catalog", suggestion(kind, kinds))
+    _check_store(properties)
     if "py-catalog-impl" in properties or _catalog_type(properties) != "sql":
         return
     if not properties.get("warehouse"):
@@ -224,6 +257,17 @@ def _check_settings(settings: LakeSettings) -> None:
             f"the folder {Path(path).parent} of the catalog's SQLite file does not exist on this machine",
             "create it, or correct the path",
         )
+
+
+def _check_store(properties: Mapping[str, str]) -> None:
+    """Find properties of object stores that PyArrow's clients do not read, or read only together with another one."""
+    for name, instead in _OTHER_CLIENTS.items():
+        if name in properties:
+            raise ConfigurationError(f"lake.properties.{name}", "is not read by PyArrow's client", f"write {instead}")
+    token, expiry = "gcs.oauth2.token", "gcs.oauth2.token-expires-at"
+    if token in properties and expiry not in properties:
+        remedy = f"write {expiry} in milliseconds since 1970, or no token: the machine's own credentials are used"
+        raise ConfigurationError(f"lake.properties.{token}", "has no time at which it expires", remedy)
 
 
 def _catalog_type(properties: Mapping[str, str]) -> str:
@@ -442,6 +486,10 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
         return _rest_catalog()(name, **{"rest.sigv4.max-retries": "0", **settings})
     if kind is CatalogType.SQL and "uri" in settings:
         return _sql_catalog()(name, **settings)
+    if kind is CatalogType.HIVE and "uri" in settings:
+        from airflow_provider_rfr.lake.hive import LimitedHiveCatalog
+
+        return LimitedHiveCatalog(name, (connect, read), **settings)
     if kind in (CatalogType.GLUE, CatalogType.DYNAMODB) and find_spec("botocore"):
         import botocore.config
         import botocore.session

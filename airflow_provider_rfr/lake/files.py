@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -170,16 +170,18 @@ class FileStore:
     def delete_folder(self, prefix: str) -> None:
         filesystem, path = self._open(prefix)
         if filesystem.get_file_info(path).type == pafs.FileType.Directory:
-            filesystem.delete_dir(path)
+            # Google's storage has no folders: its client deletes all objects, and then misses the folder itself.
+            with suppress(FileNotFoundError):
+                filesystem.delete_dir(path)
 
     def _open(self, location: str) -> tuple[pafs.FileSystem, str]:
         if is_local(location):
             # Catalogs and Hadoop write /x, file:/x, file:///x and file://localhost/x.
             path = location.removeprefix("file:")
             return pafs.LocalFileSystem(), "/" + path[2:].partition("/")[2] if path.startswith("//") else path
-        from pyiceberg.io.pyarrow import PyArrowFileIO
+        from airflow_provider_rfr.lake.file_io import LakeFileIO
 
-        scheme, netloc, path = PyArrowFileIO.parse_location(location, dict(self.properties))
+        scheme, netloc, path = LakeFileIO.parse_location(location, dict(self.properties))
         return _filesystem(scheme, netloc, tuple(sorted(self.properties.items()))), path
 
 
@@ -201,9 +203,9 @@ def renewal_time(table: Table) -> float:
 @lru_cache(maxsize=16)
 def _filesystem(scheme: str, netloc: str, properties: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
     """Return the one client of this process for the store, because each client holds connections."""
-    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from airflow_provider_rfr.lake.file_io import LakeFileIO
 
-    filesystem = PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc)
+    filesystem = LakeFileIO(dict(properties)).fs_by_scheme(scheme, netloc)
     # A retry strategy is the one setting of an S3 client that a copy does not keep.
     if not isinstance(filesystem, pafs.S3FileSystem) or "s3.retry-strategy-impl" in dict(properties):
         return filesystem

@@ -207,6 +207,8 @@ def test_the_metadata_names_licence_pythons_and_the_documentation_that_airflow_l
     assert set(stated.get_all("Provides-Extra", [])) == {
         "airbyte",
         "dev",
+        "glue",
+        "hive",
         "kubernetes",
         "openlineage",
         "postgres",
@@ -220,8 +222,8 @@ def test_everything_that_the_package_imports_is_required(stated: Message) -> Non
     known = {"yaml": "pyyaml", "airflow": "apache-airflow", "pydantic_core": "pydantic", "py4j": "pyspark"}
     # OpenLineage's comes with the extra of that name; for Kerberos a sentence says what to install.
     known |= {"openlineage": "apache-airflow", "requests_kerberos": "requests"}
-    # Only a catalog of AWS needs it, and comes with it: pyiceberg[glue].
-    known |= {"botocore": "pyiceberg"}
+    # Only catalogs of AWS and Hive need them, and come with them: pyiceberg[glue], pyiceberg[hive].
+    known |= dict.fromkeys(("botocore", "thrift", "hive_metastore"), "pyiceberg")
     # airbyte-cdk comes with the extra of that name, and with it what it requires itself.
     known |= {"airbyte_cdk": "airbyte-cdk", "jsonschema": "airbyte-cdk", "isodate": "airbyte-cdk"}
     known |= {"pybars": "pybars3", "pymeta": "pybars3", "typing_extensions": "pydantic"}

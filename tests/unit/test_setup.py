@@ -114,5 +114,5 @@ def test_packages_are_installed_by_uv_with_the_systems_certificates_and_by_pip_w
     assert all(line.startswith("UV_SYSTEM_CERTS=true ") for line in by_uv)
     assert len(by_pip) == (2 if uv else 0)
     for first, second in (by_uv, *([by_pip] if uv else ())):
-        assert "-e .[spark41,postgres,sops,openlineage,airbyte,dev]" in first
+        assert "-e .[spark41,postgres,hive,sops,openlineage,airbyte,dev]" in first
         assert "--no-deps --target .venv/kubernetes apache-airflow-providers-cncf-kubernetes==" in second

@@ -6,6 +6,7 @@ import gc
 import re
 import socket
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -273,3 +274,46 @@ def test_another_catalog_is_refused_without_showing_its_address(properties: dict
         spark_sql_settings(LakeSettings("rfr", properties))
     assert caught.value.field == field
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["hive", "glue", "dynamodb"])
+def test_a_client_that_is_not_installed_is_named_by_the_extra_that_brings_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("thrift", "hive_metastore", "boto3"):
+        monkeypatch.setitem(sys.modules, name, None)
+    catalogs = [f"pyiceberg.catalog.{name}" for name in ("hive", "glue", "dynamodb")]
+    for name in (*catalogs, "airflow_provider_rfr.lake.hive"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with raises(ConfigurationError) as refused:
+        open_catalog(LakeSettings("rfr", {"type": kind, "uri": "thrift://127.0.0.1:1", "warehouse": "s3://b/w"}))
+    assert refused.value.field == "lake.properties.type"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"adls.connection-string": "AccountName=a;AccountKey=canary-1"},
+        {"adls.credential": "canary-1"},
+        {"adls.token": "canary-1"},
+        {"adls.account-host": "127.0.0.1:1"},
+        {"gcs.oauth2.token": "canary-1"},
+    ],
+)
+def test_a_property_that_the_stores_client_would_not_read_is_refused(
+    properties: dict[str, str], tmp_path: Path
+) -> None:
+    with raises(ConfigurationError) as refused:
+        open_catalog(sqlite(tmp_path, **properties))
+    assert refused.value.field == f"lake.properties.{next(iter(properties))}"
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", [pytest.param(True, id="refuses"), pytest.param(False, id="is silent")])
+def test_a_metastore_that_does_not_answer_is_named_after_the_limit(answer: bool, silent: int) -> None:
+    pytest.importorskip("thrift")
+    port = 1 if answer else silent
+    properties = {"type": "hive", "uri": f"thrift://127.0.0.1:{port}", "rfr.read-timeout": "0.3"}
+    catalog = open_catalog(LakeSettings("rfr", properties))
+    with soon(), pytest.raises(CatalogError, match=f"127.0.0.1:{port}"):
+        catalog.list_namespaces()
