@@ -43,16 +43,15 @@ def set_connections(
 
 
 def items_operator(config: Mapping[str, Any], options: Mapping[str, Any], **arguments: Any) -> Any:
-    """Return an operator that refreshes the sample API's items into ``raw.items``."""
+    """Return an operator that refreshes the sample API's items, into ``raw.items`` by default."""
     return ResumableFullRefreshOperator(
         task_id="refresh",
         source={"file": str(SHOP), "config": dict(config)},
         streams=["items"],
-        target="raw.items",
         api_conn_id="shop",
         lake_conn_id="lake",
         options=dict(options),
-        **arguments,
+        **{"target": "raw.items", **arguments},
     )
 
 

@@ -31,9 +31,9 @@ PLACES = [
 ON_SPARK = ("after a flush", "before a ledger commit", "before the target commit")
 
 
-def items(runner: Runner, api: SampleApi, **options: object) -> Path:
+def items(runner: Runner, api: SampleApi, target: str = "raw.items", **options: object) -> Path:
     source = shop(api, partitions=8, page_size=25)
-    return runner.config(source=source, streams=["items"], options={**OPTIONS, **options})
+    return runner.config(source=source, streams=["items"], target=target, options={**OPTIONS, **options})
 
 
 def allowed(pages_done: int) -> float:
