@@ -332,6 +332,13 @@ class DamagedLedgerError(LedgerError):
     retryable = False
 
 
+class SyncStateError(RfrError):
+    """The state of an incremental sync can't be continued; a full refresh writes a new one."""
+
+    retryable = False
+    advice = "run once with full_refresh: true, or set a state with airflow rfr refresh state set"
+
+
 class ReconciliationError(LedgerError):
     """Fetched, staged and published counts differ; nothing was published."""
 

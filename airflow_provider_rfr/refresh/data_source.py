@@ -25,7 +25,7 @@ from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
 from airflow_provider_rfr.streams.core import Page, Stream, unique_slices
 from airflow_provider_rfr.streams.loader import is_manifest, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged, iter_pages
-from airflow_provider_rfr.streams.rest.stream import read_document
+from airflow_provider_rfr.streams.rest.definition import read_document
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

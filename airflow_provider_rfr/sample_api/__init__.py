@@ -6,6 +6,8 @@ Resources, all ``GET``:
 * ``/customers/{id}/orders?cursor=&limit=``: children of a parent, ``next_cursor`` in the body
 * ``/orders?offset=&limit=``: offsets, with ``total``
 * ``/invoices?page=&per_page=``: a bare list, the next page in the ``Link`` header
+* ``/shipments?updated_since=&updated_before=&cursor=&limit=``: records in the order of their last changes, from
+  one moment on and before another; deleted ones have ``is_deleted``
 * ``/partitions`` and ``/partitions/{p}/items?page=&page_size=``: many independent partitions, for measuring
 
 Start it with ``python -m airflow_provider_rfr.sample_api``, or by `SampleApi` in tests, demos and benchmarks; `SHOP` is
@@ -21,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -119,9 +122,22 @@ class SampleApi:
     def change(self, change: Mapping[str, Any]) -> None:
         """Change the data now.
 
-        :param change: a fault of kind ``shrink`` or ``edit`` with its ``collection``
+        :param change: a fault of kind ``shrink`` or ``edit`` with its ``collection``, or ``change_shipments``
         """
         self._call("POST", "change", change)
+
+    def change_shipments(
+        self, *, edit: Sequence[int] = (), add: int = 0, remove: Sequence[int] = (), at: datetime | None = None
+    ) -> None:
+        """Change shipments now.
+
+        :param edit: ids; a deleted one comes back
+        :param add: so many, with the ids that follow the largest one
+        :param remove: ids
+        :param at: ``updated_at`` of them all, with a time zone; by default the time at which the API gets the request
+        """
+        change = {"kind": "change_shipments", "edit": list(edit), "add": add, "remove": list(remove)}
+        self.change({**change, "at": None if at is None else at.isoformat()})
 
     def set_faults(self, *faults: Mapping[str, Any]) -> None:
         """Replace all faults with these; none to end all faults."""
@@ -142,6 +158,10 @@ class SampleApi:
     def truth(self, path: str) -> dict[str, Any]:
         """Return count, ids and checksum of a collection (the same as `dataset.checksum`)."""
         return dict(self._call("GET", "truth" + quote(path)))
+
+    def records(self, path: str) -> dict[int, dict[str, Any]]:
+        """Return the records of a collection as they are now, by id; of ``/shipments`` those that are not deleted."""
+        return {record["id"]: record for record in self._call("GET", "records" + quote(path))}
 
     def wait_for_pages(self, pages: int, timeout: float = _PATIENCE) -> None:
         """Wait until this number of different pages was served.

@@ -10,10 +10,11 @@ connection answers one request at a time; pipelined requests wait in the buffer.
 * ``GET /_admin/log?since=N&path=GLOB``: the data requests
 * ``GET /_admin/counts?since=N&path=GLOB&detail=1``: pages served once, and more often
 * ``GET /_admin/wait?pages=N``: answers after N different pages were served
-* ``POST /_admin/change``: a fault of a kind that changes data (``shrink``, ``edit``), at once
+* ``POST /_admin/change``: a fault of a kind that changes data (``shrink``, ``edit``, ``change_shipments``), at once
 * ``POST /_admin/reset``: forget requests, faults and changes of the data
 * ``GET /_admin/truth/COLLECTION``: ids and checksum as they are now; ``/customers/orders`` and
   ``/partitions/items`` stand for the children of all
+* ``GET /_admin/records/COLLECTION``: the records themselves; those of ``/shipments`` without the deleted ones
 """
 
 from __future__ import annotations
@@ -64,9 +65,12 @@ def administer(app: SampleApp, request: ReceivedRequest) -> ReplyPlan:
 
 def _reply(app: SampleApp, request: ReceivedRequest, name: str, query: Mapping[str, str]) -> EncodedReply:
     since, path = int(query.get("since", 0)), query.get("path", "*")
-    if name.startswith("truth/"):
-        collections = app.dataset.family(name.removeprefix("truth"))
+    if name.startswith(("truth/", "records/")):
+        kind, _, place = name.partition("/")
+        collections = app.dataset.family(f"/{place}")
         records = [record for collection in collections for record in collection.part(0, len(collection.numbers))]
+        if kind == "records":
+            return reply_of(records)
         ids = [record["id"] for record in records]
         return reply_of({"count": len(records), "ids": ids, "checksum": checksum(records)})
     if name == "faults":

@@ -60,9 +60,10 @@ class FaultKind(str, Enum):
     SHRINK = "shrink"  # delete the first `records` of the collection, then answer
     EDIT = "edit"  # change every record of the collection, then answer
     CHANGE_PARENTS = "change_parents"  # customers: `add` so many, `remove` these ids, `reverse` the order
+    CHANGE_SHIPMENTS = "change_shipments"  # `add` so many, `edit` and `remove` these ids, all of it `at` a time (now)
 
 
-CHANGES = frozenset({FaultKind.SHRINK, FaultKind.EDIT, FaultKind.CHANGE_PARENTS})
+CHANGES = frozenset({FaultKind.SHRINK, FaultKind.EDIT, FaultKind.CHANGE_PARENTS, FaultKind.CHANGE_SHIPMENTS})
 """Kinds that change the data rather than one answer; without ``times`` they happen once."""
 
 
@@ -88,6 +89,8 @@ class Fault:
     collection: str | None = None
     add: int = 0
     remove: Sequence[int] = ()
+    edit: Sequence[int] = ()
+    at: str | None = None
     reverse: bool = False
     seen: int = field(default=0, init=False)
     used: int = field(default=0, init=False)
@@ -295,6 +298,7 @@ class ReplyPlan:
 
 
 _CACHE_BYTES = 1 << 30
+_OF_ITS_OWN = (FaultKind.CHANGE_PARENTS, FaultKind.CHANGE_SHIPMENTS)
 _OF_SENDING = (FaultKind.DRIP, FaultKind.TRUNCATE, FaultKind.HANG, FaultKind.DISCONNECT)
 
 
@@ -372,15 +376,18 @@ class SampleApp:
         """Change the data now instead of with the next request.
 
         :raises ValueError: the fault changes no data, or names no collection
-        :raises KeyError: the collection does not exist
+        :raises KeyError: the collection, or a record of it, does not exist
         """
-        if fault.collection is None or fault.kind not in (FaultKind.SHRINK, FaultKind.EDIT):
-            raise ValueError("a change must be a shrink or an edit with a collection")
-        self._change(fault, fault.collection)
+        has_collection = fault.collection is not None and fault.kind in (FaultKind.SHRINK, FaultKind.EDIT)
+        if not has_collection and fault.kind is not FaultKind.CHANGE_SHIPMENTS:
+            raise ValueError("a change must be change_shipments, or a shrink or an edit with a collection")
+        self._change(fault, fault.collection or "")
 
     def _change(self, fault: Fault, collection: str) -> None:
         if fault.kind is FaultKind.CHANGE_PARENTS:
             self.dataset.change_parents(add=fault.add, remove=fault.remove, reverse=fault.reverse)
+        elif fault.kind is FaultKind.CHANGE_SHIPMENTS:
+            self.dataset.change_shipments(edit=fault.edit, add=fault.add, remove=fault.remove, at=fault.at)
         elif fault.kind is FaultKind.SHRINK:
             self.dataset.shrink(collection, fault.records)
         else:
@@ -421,7 +428,7 @@ class SampleApp:
             if fault.kind not in CHANGES:
                 continue
             collection = fault.collection or path
-            if fault.kind is FaultKind.CHANGE_PARENTS or self.dataset.collection(collection) is not None:
+            if fault.kind in _OF_ITS_OWN or self.dataset.collection(collection) is not None:
                 self._change(fault, collection)
         reply = next((substitute for fault in hits if (substitute := _instead(fault)) is not None), None)
         if reply is None:

@@ -11,21 +11,25 @@ import base64
 import binascii
 import hashlib
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 Record = dict[str, Any]
 Maker = Callable[[int, int], Record]
+_After = TypeVar("_After")
 
 _CITIES = ("Zürich", "São Paulo", "København", "Kraków", "東京", "Austin", "Nairobi", "İzmir")
 _STATES = ("new", "paid", "packed", "shipped", "returned")
 _EPOCH = datetime(2026, 1, 1)
+_FIRST_CHANGE = datetime(2025, 1, 1, tzinfo=timezone.utc)
+_LAST_CHANGE = datetime.max.replace(tzinfo=timezone.utc)
+_SHIPMENTS = "/shipments"
 _MINUTES_A_YEAR = 525_600
 
 
@@ -93,6 +97,19 @@ def item(number: int, revision: int) -> Record:
     }
 
 
+def shipment(number: int, revision: int) -> Record:
+    mixed = _mixed(number)
+    return {
+        "id": number,
+        "reference": f"SHP-{number:08d}",
+        "status": _STATES[(mixed + revision) % 5],
+        "weight": (mixed % 50_000) / 1_000,
+        "parcels": mixed % 9 + 1,
+        "city": _CITIES[mixed % 8],
+        "revision": revision,
+    }
+
+
 def canonical(value: Any) -> Any:
     """Convert a value so that an API record and its row of a typed table compare equal.
 
@@ -106,7 +123,7 @@ def canonical(value: Any) -> Any:
         return [canonical(inner) for inner in value]
     if isinstance(value, datetime):
         utc = value.astimezone(timezone.utc) if value.tzinfo else value
-        return utc.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return utc.replace(tzinfo=None).isoformat() + "Z"
     if isinstance(value, date):
         return value.isoformat()
     return value
@@ -126,7 +143,7 @@ _ITEMS_OF = re.compile(r"/partitions/(\d+)/items")
 class Sizes:
     """The sizes of the data set.
 
-    :ivar records: orders, and as many invoices
+    :ivar records: orders, and as many invoices and shipments
     :ivar customers: parents of the orders; every order belongs to one
     :ivar partitions: of ``/partitions/{p}/items``, numbered from 0
     :ivar pages: of one partition, at ``page_records`` records each
@@ -158,6 +175,71 @@ class Collection:
     def after(self, number: int) -> int:
         """Return the position of the first record with a greater number. Deletions don't shift such a cursor."""
         return bisect_right(self.numbers, number)
+
+
+@dataclass(slots=True)
+class ShipmentCollection(Collection):
+    """Records with the time of their last change, which a deleted one has, too: it stays as a tombstone.
+
+    :ivar numbers: of those that are not deleted
+    :ivar changed: revision and time of those that changed, by number
+    :ivar deleted: tombstones
+    """
+
+    changed: dict[int, tuple[int, datetime]] = field(default_factory=dict)
+    deleted: set[int] = field(default_factory=set)
+    _order: list[tuple[datetime, int]] = field(default_factory=list)
+
+    def part(self, start: int, stop: int) -> list[Record]:
+        return [self.record(number) for number in self.numbers[start:stop]]
+
+    def record(self, number: int) -> Record:
+        revision = self.changed[number][0] if number in self.changed else 0
+        updated_at = _text_of(self._updated_at(number))
+        record = self.make(number, self.revision + revision)
+        return {**record, "updated_at": updated_at, "is_deleted": number in self.deleted}
+
+    def change(self, *, edit: Iterable[int], add: int, remove: Iterable[int], at: datetime) -> None:
+        """Change records at a moment; one that was deleted comes back by an edit.
+
+        :raises KeyError: there is no such record
+        """
+        edit, remove, present = list(edit), set(remove), set(self.numbers)
+        for number in (*edit, *remove):
+            if number not in present | self.deleted:
+                raise KeyError(f"{self.path}/{number}")
+        last = max(present | self.deleted, default=0)
+        new = range(last + 1, last + 1 + add)
+        for number in (*edit, *remove, *new):
+            revision = -1 if number in new else self.changed.get(number, (0, at))[0]
+            self.changed[number] = (revision + 1, at)
+        self.deleted = (self.deleted - set(edit)) | remove
+        self.numbers = sorted((present | set(edit) | set(new)) - remove)
+        self._order.clear()
+
+    def changes(self, since: datetime, before: datetime) -> list[tuple[datetime, int]]:
+        """Return time and number of the records that changed in a range, in the order of their changes."""
+        if len(self._order) != len(self.numbers) + len(self.deleted):
+            self._order = sorted((self._updated_at(number), number) for number in {*self.numbers, *self.deleted})
+        return self._order[bisect_left(self._order, (since, 0)) : bisect_left(self._order, (before, 0))]
+
+    def _updated_at(self, number: int) -> datetime:
+        if number in self.changed:
+            return self.changed[number][1]
+        return _FIRST_CHANGE + timedelta(minutes=_mixed(number) % _MINUTES_A_YEAR)
+
+
+def _text_of(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _moment_of(text: str) -> datetime:
+    """Return the moment of a text of ISO 8601, in UTC.
+
+    :raises ValueError: it is none
+    """
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 class Dataset:
@@ -200,6 +282,17 @@ class Dataset:
         for collection in self.family(path):
             collection.numbers = collection.numbers[records:]
 
+    def change_shipments(self, *, edit: Sequence[int], add: int, remove: Sequence[int], at: str | None) -> None:
+        """Change shipments at a moment, by default now.
+
+        :raises ValueError: that is no moment
+        :raises KeyError: there is no such shipment
+        """
+        shipments = self._existing(_SHIPMENTS)
+        assert isinstance(shipments, ShipmentCollection)
+        moment = datetime.now(timezone.utc) if at is None else _moment_of(at)
+        shipments.change(edit=edit, add=add, remove=remove, at=moment)
+
     def edit(self, path: str) -> None:
         """Change the content of every record, but no id."""
         for collection in self.family(path):
@@ -229,6 +322,8 @@ class Dataset:
             return Collection(path, range(1, sizes.records + 1), order)
         if path == "/invoices":
             return Collection(path, range(1, sizes.records + 1), invoice)
+        if path == _SHIPMENTS:
+            return ShipmentCollection(path, range(1, sizes.records + 1), shipment)
         if match := _ORDERS_OF.fullmatch(path):
             parent = int(match[1])
             if parent in self.parents():
@@ -321,6 +416,8 @@ def page_of(dataset: Dataset, path: str, query: Mapping[str, str], origin: str, 
         return _reply(collection, (number - 1) * size, size, body, tweak)
     if _ORDERS_OF.fullmatch(path):
         return _by_cursor(collection, query, tweak)
+    if isinstance(collection, ShipmentCollection):
+        return _by_change(collection, query, tweak)
     if path == "/orders":
         start, size = _integer(query, "offset", 0, 0), _size(query, "limit")
         return _reply(collection, start, size, {"offset": start, "limit": size, "total": total}, tweak)
@@ -329,7 +426,7 @@ def page_of(dataset: Dataset, path: str, query: Mapping[str, str], origin: str, 
 
 def _by_cursor(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> EncodedReply:
     size = _size(query, "limit")
-    after = _decoded(query["cursor"], collection) if query.get("cursor") else 0
+    after = _decoded(query["cursor"], collection, int) if query.get("cursor") else 0
     start = collection.after(after) if after else 0
     stop = min(start + size, len(collection.numbers))
     following: str | None = None
@@ -338,6 +435,36 @@ def _by_cursor(collection: Collection, query: Mapping[str, str], tweak: Tweak) -
     elif stop < len(collection.numbers):
         following = _encoded(collection, collection.numbers[stop - 1])
     return _reply(collection, start, size, {"next_cursor": following}, tweak, place=f"after {after}")
+
+
+def _by_change(collection: ShipmentCollection, query: Mapping[str, str], tweak: Tweak) -> EncodedReply:
+    size = _size(query, "limit")
+    since, before = _moment(query, "updated_since", _FIRST_CHANGE), _moment(query, "updated_before", _LAST_CHANGE)
+    changes, cursor = collection.changes(since, before), query.get("cursor")
+    after = _decoded(cursor, collection, _change_of) if cursor else None
+    start = bisect_right(changes, after) if after else 0
+    following: str | None = None
+    if tweak.repeat_cursor:
+        following = cursor or _encoded(collection, [_text_of(since), 0])
+    elif start + size < len(changes):
+        moment, number = changes[start + size - 1]
+        following = _encoded(collection, [_text_of(moment), number])
+    shown = Collection(collection.path, [number for _, number in changes], lambda number, _: collection.record(number))
+    place = f"from {_text_of(since)} to {_text_of(before)} after {after[1] if after else 0}"
+    return _reply(shown, start, size, {"next_cursor": following}, tweak, place=place)
+
+
+def _change_of(value: Any) -> tuple[datetime, int]:
+    moment, number = value
+    return _moment_of(moment), int(number)
+
+
+def _moment(query: Mapping[str, str], name: str, default: datetime) -> datetime:
+    text = query.get(name)
+    try:
+        return default if text is None else _moment_of(text)
+    except ValueError as error:
+        raise Refusal(400, f"{name} must be a time of ISO 8601, got {text!r}") from error
 
 
 def _linked(collection: Collection, query: Mapping[str, str], origin: str, tweak: Tweak) -> EncodedReply:
@@ -382,15 +509,15 @@ def _integer(query: Mapping[str, str], name: str, default: int, least: int) -> i
     return int(text)
 
 
-def _encoded(collection: Collection, after: int) -> str:
+def _encoded(collection: Collection, after: Any) -> str:
     return base64.urlsafe_b64encode(orjson.dumps([collection.path, after])).decode().rstrip("=")
 
 
-def _decoded(cursor: str, collection: Collection) -> int:
+def _decoded(cursor: str, collection: Collection, read: Callable[[Any], _After]) -> _After:
     try:
         path, after = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         if path != collection.path:
             raise ValueError("a cursor of another collection")
-        return int(after)
+        return read(after)
     except (ValueError, TypeError, binascii.Error) as error:
         raise Refusal(400, f"cursor {cursor!r} can't be read") from error

@@ -19,7 +19,8 @@ from typing import Any, Final
 from airflow_provider_rfr.documents import read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.core import Stream
-from airflow_provider_rfr.streams.rest.stream import build_stream, build_streams, read_document, whole_definition
+from airflow_provider_rfr.streams.rest.definition import read_document, whole_definition
+from airflow_provider_rfr.streams.rest.stream import build_stream, build_streams
 
 _ORIGINS: Final = ("class", "file", "definition", "manifest")
 _OF_MANIFESTS: Final = ("components", "components_keep_state", "allowed_hosts")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -185,12 +185,66 @@ class TestFaults:
         assert ids == [11, 10, 9, 8, 7, 6, 5, 4, 3, 1]
         assert get(api, "/customers/2/orders").status == 404
 
+    def test_shipments_change_while_they_are_read(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "change_shipments", "path": "/shipments", "after": 1, "remove": [7], "add": 1})
+        for _ in range(2):
+            page = get(api, "/shipments", updated_since="2026-01-01T00:00:00Z").json
+        assert [(record["id"], record["is_deleted"]) for record in page["data"]] == [(7, True), (231, False)]
+
     @pytest.mark.parametrize("fault", [{"kind": "nonsense"}, {"path": "/"}, {"kind": "error", "tiems": 1}, 7])
     def test_a_wrong_fault_is_refused_and_the_present_ones_stay(self, api: SampleApi, fault: Any) -> None:
         api.set_faults({"kind": "error"})
         with pytest.raises(ValueError, match=r"fault|nonsense"):
             api.set_faults(fault)
         assert [one["kind"] for one in api.faults()] == ["error"]
+
+
+class TestShipments:
+    def pages(self, api: SampleApi, limit: int, **query: str) -> Iterator[list[dict[str, Any]]]:
+        while True:
+            page = get(api, "/shipments", limit=limit, **query).json
+            yield page["data"]
+            if page["next_cursor"] is None:
+                return
+            query["cursor"] = page["next_cursor"]
+
+    def test_they_come_in_the_order_of_their_changes_within_a_range(self, api: SampleApi) -> None:
+        records = [record for page in self.pages(api, 50) for record in page]
+        assert checksum(records) == api.truth("/shipments")["checksum"]
+        times = [record["updated_at"] for record in records]
+        assert times == sorted(times)
+        # The lower bound belongs to the range, and the upper one does not.
+        bounds = {"updated_since": times[10], "updated_before": times[20]}
+        assert [record for page in self.pages(api, 3, **bounds) for record in page] == records[10:20]
+        assert get(api, "/shipments", updated_since="monday").status == 400
+        assert get(api, "/shipments", cursor="x").status == 400
+
+    def test_changes_move_a_record_to_the_end_and_a_deleted_one_stays_as_a_tombstone(self, api: SampleApi) -> None:
+        before = api.records("/shipments")
+        at = datetime(2026, 2, 3, 4, 5, 6, 700, tzinfo=timezone.utc)
+        api.change_shipments(edit=[3, 4], add=1, remove=[5], at=at)
+        api.change_shipments(edit=[4, 5], remove=[6], at=at + timedelta(seconds=1))
+        [changed] = self.pages(api, 100, updated_since="2026-01-01T00:00:00Z")
+        assert [(record["id"], record["revision"], record["is_deleted"]) for record in changed] == [
+            (3, 1, False),
+            (231, 0, False),
+            (4, 2, False),
+            (5, 2, False),
+            (6, 1, True),
+        ]
+        assert changed[0]["updated_at"] == "2026-02-03T04:05:06.000700Z"
+        after = api.records("/shipments")
+        assert after.keys() == (before.keys() | {231}) - {6}
+        assert {number for number in after if after[number] != before.get(number)} == {3, 4, 5, 231}
+        with pytest.raises(ValueError, match="nothing exists at /shipments/232"):
+            api.change_shipments(edit=[232])
+
+    def test_a_record_that_changes_between_two_pages_comes_again_and_none_is_missing(self, api: SampleApi) -> None:
+        pages = self.pages(api, 100)
+        first = next(pages)
+        api.change_shipments(edit=[first[0]["id"], first[99]["id"]])
+        ids = [record["id"] for page in [first, *pages] for record in page]
+        assert sorted(ids) == sorted([*range(1, 231), first[0]["id"], first[99]["id"]])
 
 
 def test_a_taken_port_is_an_error_at_once(api: SampleApi, capfd: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,7 @@ def assert_whole(api: SampleApi, stream: PagedStream, collection: str) -> None:
         ("customer_orders", "/customers/orders"),
         ("orders", "/orders"),
         ("invoices", "/invoices"),
+        ("shipments", "/shipments"),
         ("items", "/partitions/items"),
     ],
 )

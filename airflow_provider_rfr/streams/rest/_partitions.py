@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import count, product
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
+from airflow_provider_rfr.streams.incremental import DELETED_FIELD
+from airflow_provider_rfr.streams.moments import in_utc, moment_of, zone_of
 from airflow_provider_rfr.streams.paged import AbsentFieldGuard, PagedStream, read_parent
 from airflow_provider_rfr.streams.rest._request import RequestPlace, StreamRequest
 from airflow_provider_rfr.streams.rest.templates import (
@@ -43,50 +44,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOST_WINDOWS: Final = 100_000
-_YEARS: Final = range(1900, 3000)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_TICK: Final = timedelta(microseconds=1)
-
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?")
-# Python before 3.11 reads fewer forms of ISO 8601 itself.
-_MOMENT: Final = TypeAdapter(datetime)
-
-
-def zone_of(name: str) -> tzinfo:
-    """Return the time zone of an IANA name.
-
-    :raises ValueError: there is none
-    """
-    if name == "UTC":
-        return timezone.utc  # also where a machine has no time zone data
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        pass
-    raise ValueError(f"timezone: {name!r} is unknown; write an IANA name such as UTC or Europe/Zurich")
-
-
-def moment_of(text: str, zone: tzinfo) -> datetime:
-    """Parse a date, or a date and time, of ISO 8601; return it in UTC.
-
-    :param zone: of a text without an offset
-    :raises ValueError: it is something else
-    """
-    try:
-        moment = _MOMENT.validate_python(text.strip()) if _DATE.fullmatch(text.strip()) else None
-    except ValidationError:
-        moment = None
-    if moment is None:
-        raise ValueError(f"{text!r} is not a date; write e.g. 2026-01-31 or 2026-01-31T06:00:00Z")
-    if moment.year not in _YEARS:
-        raise ValueError(f"{text!r} is not in the years {_YEARS[0]} to {_YEARS[-1]}")
-    return _in_utc(moment if moment.tzinfo else moment.replace(tzinfo=zone))
-
-
-def _in_utc(moment: datetime) -> datetime:
-    """Convert a moment to UTC; of an hour that the clocks skip, the moment after it."""
-    return moment.astimezone(timezone.utc)
-
+TICK: Final = timedelta(microseconds=1)
 
 _STEP: Final = re.compile(
     r"P(?:(\d{1,6})Y)?(?:(\d{1,6})M)?(?:(\d{1,6})W)?(?:(\d{1,6})D)?"
@@ -106,23 +65,24 @@ class WindowLength:
     seconds: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> WindowLength:
+    def parse(cls, text: str, field: str = "step", *, may_be_zero: bool = False) -> WindowLength:
         """Parse a duration of ISO 8601.
 
-        :raises ValueError: it is something else, or no time at all
+        :param field: that the error names
+        :raises ValueError: it is something else, or no time at all unless that is allowed
         """
         duration = _STEP.fullmatch(text)
         parts = [int(group or 0) for group in duration.groups()] if duration else [0] * 7
         years, months, weeks, days, hours, minutes, seconds = parts
         step = cls(12 * years + months, 7 * weeks + days, 3600 * hours + 60 * minutes + seconds)
-        if step == cls():
-            raise ValueError(f"step: {text!r} is not a duration; write e.g. P1D, P1W, P1M or PT6H")
+        if duration is None or not any(duration.groups()) or (step == cls() and not may_be_zero):
+            raise ValueError(f"{field}: {text!r} is not a duration; write e.g. P1D, P1W, P1M or PT6H")
         return step
 
     def after(self, start: datetime, number: int, zone: tzinfo) -> datetime:
-        """Return the moment this many steps after a start, in UTC.
+        """Return the moment this many steps after a start, in UTC; before it, if the number is negative.
 
-        :raises OverflowError, ValueError: it is beyond the year 9999
+        :raises OverflowError, ValueError: it is beyond the years 1 to 9999
         """
         if not (self.months or self.days):
             return start + timedelta(seconds=number * self.seconds)
@@ -132,7 +92,7 @@ class WindowLength:
         year, month = divmod(months, 12)
         day = min(local.day, calendar.monthrange(year, month + 1)[1])
         local = local.replace(year=year, month=month + 1, day=day) + timedelta(days=number * self.days)
-        return _in_utc(local.replace(tzinfo=zone)) + timedelta(seconds=number * self.seconds)
+        return in_utc(local.replace(tzinfo=zone)) + timedelta(seconds=number * self.seconds)
 
 
 # What the parts of a format tell, from the coarsest; a format can be no finer than its last one.
@@ -153,7 +113,7 @@ _LENGTHS: Final = {
     "minute": timedelta(minutes=1),
     "second": timedelta(seconds=1),
     "millisecond": timedelta(milliseconds=1),
-    "microsecond": _TICK,
+    "microsecond": TICK,
 }
 
 
@@ -181,6 +141,7 @@ class TimeFormat:
         if not units:
             raise ValueError(f"format: {text!r} shows no date; write iso, epoch, epoch_ms or e.g. '%Y-%m-%d'")
         self.unit = max(units, key=_UNITS.index)
+        self._directives = frozenset(directives)
         self.has_offset = text in _NAMED or "z" in directives or zone is timezone.utc
 
     def check_step(self, step: WindowLength) -> None:
@@ -198,6 +159,33 @@ class TimeFormat:
         if not fits:
             remedy = f"write the step in whole {self.unit}s (a day is P1D, not PT24H), or a finer format"
             raise ValueError(f"step: {written}; {remedy}")
+
+    def check_readable(self) -> None:
+        """Check that a moment can be read back from its text.
+
+        :raises ValueError: the format leaves out a unit above its smallest one, or the half of the day
+        """
+        if self._text in _NAMED:
+            return
+        units = {_UNIT_OF.get(directive) for directive in self._directives} | {"millisecond"}
+        if "j" in self._directives:
+            units.add("month")
+        for unit in _UNITS[: _UNITS.index(self.unit)]:
+            if unit not in units:
+                raise ValueError(f"format: {self._text!r} shows the {self.unit}, but not the {unit}; add the {unit}")
+        if "I" in self._directives and "p" not in self._directives:
+            raise ValueError(f"format: {self._text!r} has %I without %p; write %H, or add %p")
+
+    def read(self, value: str | int) -> datetime:
+        """Return the moment of a text or number that was written, in UTC; of a repeated hour, the first one."""
+        if self._text == "epoch":
+            return _EPOCH + timedelta(seconds=int(value))
+        if self._text == "epoch_ms":
+            return _EPOCH + timedelta(milliseconds=int(value))
+        if self._text == "iso":
+            return moment_of(str(value), self._zone)
+        moment = datetime.strptime(str(value), self._text)
+        return in_utc(moment if moment.tzinfo else moment.replace(tzinfo=self._zone))
 
     def write(self, moment: datetime) -> str | int:
         """Return the text or number that is sent; rounded down to the unit."""
@@ -218,7 +206,7 @@ class TimeFormat:
         lowest = {"month": 1, "day": 1, "hour": 0, "minute": 0, "second": 0, "microsecond": 0}
         finer = _UNITS[_UNITS.index(self.unit) + 1 :]
         dropped: dict[str, Any] = {unit: value for unit, value in lowest.items() if unit in finer}
-        return _in_utc(moment.astimezone(self._zone).replace(**dropped))
+        return in_utc(moment.astimezone(self._zone).replace(**dropped))
 
     def ceil(self, moment: datetime) -> datetime:
         """Return the first moment not before this one that the format can show exactly, in UTC."""
@@ -254,7 +242,7 @@ def windows(
             if after.replace(tzinfo=None) <= before.replace(tzinfo=None):
                 shown = f"from {before.isoformat()} to {after.isoformat()} the clocks of {zone} are set back"
                 raise ValueError(f"format: {shown}, which it can't show; add %z, or write timezone: UTC")
-        yield time_format.write(opened), time_format.write(closed - _TICK if end_inclusive else closed)
+        yield time_format.write(opened), time_format.write(closed - TICK if end_inclusive else closed)
 
 
 def bounds(start: datetime, end: datetime, step: WindowLength, zone: tzinfo) -> Iterator[tuple[datetime, datetime]]:
@@ -361,7 +349,8 @@ class ListRouter(PartitionRouter):
 class SubstreamRouter(PartitionRouter):
     """One partition for each record of another stream, the parent: all its partitions and pages are read.
 
-    The key fields are the parent's key and the declared fields of the parent's own partition.
+    The key fields are the parent's key and the declared fields of the parent's own partition. A parent that its stream
+    marks as deleted has no children.
     """
 
     type: Literal["substream"]
@@ -413,6 +402,8 @@ class SubstreamRouter(PartitionRouter):
             if page.skipped:
                 _log.warning("%s: an ignored page has no children: %s", parent.name, page.skipped)
             for number, record in enumerate(page.records, start=1):
+                if record.get(DELETED_FIELD) is True:
+                    continue
                 value = lookup(record, key)
                 if value is MISSING or value is None or isinstance(value, (dict, list)):
                     at = f"record {number} of the page of {parent.name}"
@@ -437,7 +428,7 @@ class SubstreamRouter(PartitionRouter):
         return f"({shown}): partitions.parent_key {name!r} {problem}"
 
 
-_WINDOW_FIELDS: Final = ("window_start", "window_end")
+WINDOW_FIELDS: Final = ("window_start", "window_end")
 """What templates call a window's start and end, in ``stream_slice``."""
 
 
@@ -494,14 +485,14 @@ class DateWindowRouter(PartitionRouter):
 
     @property
     def key_fields(self) -> tuple[str, ...]:
-        return _WINDOW_FIELDS
+        return WINDOW_FIELDS
 
     def partitions(self) -> Iterator[dict[str, Any]]:
         end, zone = self._last or datetime.now(timezone.utc), zone_of(self.timezone)
         step, time_format, problem = WindowLength.parse(self.step), TimeFormat(self.format, zone), ""
         try:
             for window in windows(self._first, end, step, time_format, zone, end_inclusive=self.end_inclusive):
-                yield dict(zip(_WINDOW_FIELDS, window, strict=True))
+                yield dict(zip(WINDOW_FIELDS, window, strict=True))
         except ValueError as error:
             problem = str(error)
         if problem:
@@ -517,7 +508,7 @@ class DateWindowRouter(PartitionRouter):
 
     def with_windows(self, request: StreamRequest, scope: Scope) -> StreamRequest:
         places = (None, None) if self.send_as is None else (self.send_as.start, self.send_as.end)
-        for name, place in zip(_WINDOW_FIELDS, places, strict=True):
+        for name, place in zip(WINDOW_FIELDS, places, strict=True):
             if place is not None:
                 request = request.with_value(place, f"{{{{ stream_slice.{name} }}}}", scope)
         return request

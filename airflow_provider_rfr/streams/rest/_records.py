@@ -23,7 +23,6 @@ from airflow_provider_rfr.streams.rest.templates import (
     Part,
     Path,
     Scope,
-    SourceTemplate,
     Templated,
     assign,
     compile_condition,
@@ -39,6 +38,50 @@ from airflow_provider_rfr.streams.rest.templates import (
 _log = logging.getLogger(__name__)
 
 
+class RecordCondition:
+    """A condition for records, in which a field that a record lacks counts as null.
+
+    :param name: of the field in the stream that holds it, for messages
+    :param scope: of that field
+    """
+
+    def __init__(self, text: str, name: str, scope: Scope, slice_fields: Sequence[str]) -> None:
+        self._name = name
+        self._holds, self._expected = compile_filter(text, scope.place, scope.config, slice_fields)
+        # Those expected fields that were warned about.
+        self._warned: set[str] = set()
+
+    def select(
+        self, records: list[dict[str, Any]], variables: Mapping[str, Any], request: str | None
+    ) -> list[dict[str, Any]]:
+        """Return the records that fulfil the condition.
+
+        :raises SourceError: it can't be evaluated for a record
+        """
+        selected: list[dict[str, Any]] = []
+        names = dict(variables)
+        for number, record in enumerate(records, start=1):
+            names["record"] = record
+            problem = ""
+            try:
+                if self._holds(names):
+                    selected.append(record)
+            except SourceDefinitionError as error:
+                problem = f"{error.problem}; for a field that may be missing or null write e.g. (record.x or 0)"
+            if problem:
+                raise SourceError(f"{self._name} fails at record {number}: {problem}", request=request)
+        # Once for each, of fields that no record has: they may be misspelt.
+        for name in sorted(self._expected - self._warned):
+            if records and not any(name in record for record in records):
+                self._warned.add(name)
+                near = nearest(name, records[0])
+                _log.warning(
+                    "%s: %s uses record.%s, which no record of this page has: %sthe first one is %s",
+                    *(request, self._name, name, f"did you mean {near}? " if near else "", describe(records[0])),
+                )
+        return selected
+
+
 class Records(Part):
     """The place of the records in a response, its format, and an optional filter."""
 
@@ -49,10 +92,7 @@ class Records(Part):
     columns: list[str] | None = Field(default=None, min_length=1)
     delimiter: str | None = None
 
-    # Fields that the condition takes from the records, and those of them that were warned about.
-    _condition: SourceTemplate | None = PrivateAttr(default=None)
-    _expected: frozenset[str] = PrivateAttr(default=frozenset())
-    _warned: set[str] = PrivateAttr(default_factory=set)
+    _condition: RecordCondition | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _of_its_format(self) -> Records:
@@ -71,10 +111,8 @@ class Records(Part):
     def bind(self, scope: Scope, slice_fields: Sequence[str]) -> Records:
         """Return the component with its filter compiled."""
         bound = self.model_copy()
-        bound._warned = set()
         if self.filter is not None:
-            place = scope.at("filter").place
-            bound._condition, bound._expected = compile_filter(self.filter, place, scope.config, slice_fields)
+            bound._condition = RecordCondition(self.filter, "records.filter", scope.at("filter"), slice_fields)
         return bound
 
     @property
@@ -132,31 +170,7 @@ class Records(Part):
 
         :raises SourceError: the condition can't be evaluated for a record
         """
-        condition = self._condition
-        if condition is None:
-            return records
-        kept: list[dict[str, Any]] = []
-        names = dict(variables)
-        for number, record in enumerate(records, start=1):
-            names["record"] = record
-            problem = ""
-            try:
-                if condition(names):
-                    kept.append(record)
-            except SourceDefinitionError as error:
-                problem = f"{error.problem}; for a field that may be missing or null write e.g. (record.x or 0)"
-            if problem:
-                raise SourceError(f"records.filter fails at record {number}: {problem}", request=request)
-        # Once for each, of fields that no record has: they may be misspelt.
-        for name in sorted(self._expected - self._warned):
-            if records and not any(name in record for record in records):
-                self._warned.add(name)
-                near = nearest(name, records[0])
-                _log.warning(
-                    "%s: records.filter uses record.%s, which no record of this page has: %sthe first one is %s",
-                    *(request, name, f"did you mean {near}? " if near else "", describe(records[0])),
-                )
-        return kept
+        return records if self._condition is None else self._condition.select(records, variables, request)
 
     def _not_records(self, value: Any, answer: Response) -> SourceError:
         place = f"records.path {'.'.join(self.place)!r}" if self.path else "the answer"

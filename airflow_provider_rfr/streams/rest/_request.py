@@ -73,6 +73,18 @@ class RequestPlace(Part):
             raise ValueError("name exactly one place: query, header, json or form")
         return self
 
+    def overlaps(self, other: RequestPlace) -> bool:
+        """Tell whether a value at the other place would replace one that is here."""
+        parts = [place.model_dump(by_alias=True, exclude_none=True) for place in (self, other)]
+        (part, name), (other_part, other_name) = (next(iter(items.items())) for items in parts)
+        if part != other_part:
+            return {part, other_part} == {"json", "form"}
+        if part != "json":
+            return bool(name == other_name or (part == "header" and name.lower() == other_name.lower()))
+        path, other_path = parse_path(name), parse_path(other_name)
+        shortest = min(len(path), len(other_path))
+        return path[:shortest] == other_path[:shortest]
+
     def put(self, draft: RequestDraft, value: Any) -> None:
         """Set a value there."""
         if self.query is not None:
@@ -156,9 +168,12 @@ class StreamRequest(Part):
             form=None if form is None else plain_values(form),
         )
 
-    def with_value(self, place: RequestPlace, value: str, scope: Scope) -> StreamRequest:
+    def with_value(
+        self, place: RequestPlace, value: str, scope: Scope, sender: str = "partitions.send_as"
+    ) -> StreamRequest:
         """Return the request with a window's value at a place, as if it had been written there.
 
+        :param sender: the field that names the place, for the error
         :raises SourceDefinitionError: the request has something else there
         """
         ((part, name),) = place.model_dump(by_alias=True, exclude_none=True).items()
@@ -168,9 +183,9 @@ class StreamRequest(Part):
         field = {"header": "headers"}.get(part, part)
         if other_body or not isinstance(values, (dict, type(None))):
             problem = f"a window is sent in {part}, and the request has another body"
-            raise scope.error("request", problem, "write send_as for that body, or as a query")
+            raise scope.error("request", problem, f"write {sender} for that body, or as a query")
         if lookup(values or {}, path) is not MISSING:
-            problem = f"{name!r} is sent by partitions.send_as, too"
+            problem = f"{name!r} is sent by {sender}, too"
             raise scope.error(f"request.{field}", problem, "remove one of the two")
         changed = deepcopy(values or {})
         assign(changed, path, value)

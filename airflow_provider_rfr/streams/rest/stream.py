@@ -1,279 +1,65 @@
-"""A source's definition, and the streams that are declared in it and built with a configuration.
-
-One field of a model is one field of the YAML file. Unknown fields, wrong types and contradictions are refused when the
-document is read, with every problem and its place. Its templates are checked without a configuration, because a DAG is
-parsed long before there is one; what depends on the configuration is checked when the streams are built, before the
-first request.
-"""
+"""The streams that a source's definition declares, built with a configuration."""
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Final
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
-
-from airflow_provider_rfr.documents import DocumentError, problems_of, read_yaml, suggestion
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
-    Problem,
     RateLimitedError,
     SourceDefinitionError,
     SourceError,
     TokenExpiredError,
 )
 from airflow_provider_rfr.http.client import Client, Limits, check_certificates
-from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
+from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.core import (
     Complete,
     NextPage,
     Page,
     ReadContext,
-    column_schema,
     key_paths,
     unique_slices,
 )
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
-from airflow_provider_rfr.streams.rest._auth import AnyAuthenticator, NoAuthenticator, TokenService
+from airflow_provider_rfr.streams.rest._auth import NoAuthenticator, TokenService
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict
-from airflow_provider_rfr.streams.rest._paginators import AnyPaginator
+from airflow_provider_rfr.streams.rest._fingerprint import declared_requests
+from airflow_provider_rfr.streams.rest._incremental import BoundedRead
 from airflow_provider_rfr.streams.rest._paging import PageStep, Paginator, PagingContext, Reply, SinglePagePaginator
-from airflow_provider_rfr.streams.rest._partitions import AnyRouter, ParentStream, ParentStreams, PartitionRouter
+from airflow_provider_rfr.streams.rest._partitions import ParentStream, ParentStreams, PartitionRouter
 from airflow_provider_rfr.streams.rest._records import (
     BoundTransformation,
     Records,
     SkipGuard,
-    Transformation,
     transform,
 )
 from airflow_provider_rfr.streams.rest._request import (
     Authenticator,
     HostPolicy,
-    RequestDefaults,
     Requester,
-    StreamRequest,
     Timeouts,
     Transport,
     check_base_url,
 )
 from airflow_provider_rfr.streams.rest._responses import ACCEPTED, Response
-from airflow_provider_rfr.streams.rest.templates import OF_CONFIG, Part, Scope, Templated, has_expressions
+from airflow_provider_rfr.streams.rest.definition import (
+    StreamDefinition,
+    parse_definition,
+    streams_by_name,
+)
+from airflow_provider_rfr.streams.rest.templates import Scope
 
 _log = logging.getLogger(__name__)
 
-_STREAM_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_BYTES: Final = 256 * 1024 * 1024
 _FINGERPRINT_FORMAT: Final = 1
-# They may change while a refresh is under way: credentials, error handling, limits, types and primary key.
-# The base URL is part of the fingerprint, but not in the definition's place.
-_NOT_IN_FINGERPRINT: Final[dict[str, Any]] = {
-    **dict.fromkeys(("primary_key", "json_schema", "json_schema_file", "columns", "additional_fields"), True),
-    **dict.fromkeys(("base_url", "authenticator", "error_handler", "timeouts", "max_response_bytes"), True),
-    # Whether a page counts as the last one is decided again at the publish.
-    "paginator": {"on_missing": True, "max_empty_pages": True, "flag": {"on_missing"}},
-}
 # Statuses by which an API says that it does not know a page, or a page token.
 _NO_SUCH_PAGE: Final = frozenset({400, 404, 410, 416, 422})
-
-
-class Inheritable(Part):
-    """Fields that a stream takes from the defaults if it doesn't set them."""
-
-    records: Records | None = None
-    paginator: AnyPaginator | None = None
-    error_handler: ErrorHandler | None = None
-    timeouts: Timeouts | None = None
-    max_response_bytes: int | None = Field(default=None, gt=0)
-
-
-class Defaults(Inheritable):
-    """The settings that all streams share."""
-
-    request: RequestDefaults = Field(default_factory=RequestDefaults)
-
-
-def _checked_type(kind: str) -> str:
-    column_schema(kind)
-    return kind
-
-
-class StreamDefinition(Inheritable):
-    """One stream."""
-
-    primary_key: str | list[str] | list[list[str]] | None = None
-    json_schema: dict[str, Any] | None = None
-    json_schema_file: str | None = None
-    columns: dict[str, Annotated[str, AfterValidator(_checked_type)]] | None = Field(default=None, min_length=1)
-    additional_fields: Literal["keep", "drop"] = "drop"
-    base_url: Annotated[str | None, OF_CONFIG] = None
-    authenticator: Annotated[AnyAuthenticator | None, OF_CONFIG] = None
-    request: StreamRequest = Field(default_factory=StreamRequest)
-    partitions: AnyRouter | None = None
-    transformations: list[Transformation] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _one_schema(self) -> StreamDefinition:
-        if self.json_schema is not None and self.json_schema_file is not None:
-            raise ValueError("declare json_schema or json_schema_file, not both")
-        if self.additional_fields == "keep" and self.json_schema is None and self.json_schema_file is None:
-            raise ValueError("additional_fields: keep needs json_schema; without it every field is kept")
-        return self
-
-
-class SourceDefinition(Part):
-    """The whole document."""
-
-    version: Literal[1] = 1
-    base_url: Annotated[str, OF_CONFIG]
-    authenticator: Annotated[AnyAuthenticator | None, OF_CONFIG] = None
-    secrets: list[str] = Field(default_factory=list)
-    allowed_hosts: list[str] = Field(default_factory=list)
-    proxy: Annotated[str | None, OF_CONFIG] = None
-    verify: bool | str = True
-    defaults: Defaults = Field(default_factory=Defaults)
-    streams: dict[str, StreamDefinition] = Field(min_length=1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_notes(cls, value: Any) -> Any:
-        """Remove top-level keys that begin with ``x-``, which hold YAML anchors."""
-        if not isinstance(value, Mapping):
-            return value
-        return {key: item for key, item in value.items() if not str(key).startswith("x-")}
-
-    @field_validator("streams", mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        streams: dict[str, Any] = {}
-        for item in value:
-            if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
-                raise ValueError("each stream of a list has a name")
-            if item["name"] in streams:
-                raise ValueError(f"two streams are named {item['name']!r}")
-            streams[item["name"]] = {key: part for key, part in item.items() if key != "name"}
-        return streams
-
-    @field_validator("streams", mode="after")
-    @classmethod
-    def _plain_names(cls, value: dict[str, StreamDefinition]) -> dict[str, StreamDefinition]:
-        for name in value:
-            if not _STREAM_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a stream name: use letters, digits and underscores")
-        return value
-
-
-def read_document(file: str) -> Any:
-    """Return the content of a YAML or JSON file.
-
-    :raises SourceDefinitionError: the file is missing, or its syntax is wrong
-    """
-    try:
-        return read_yaml(Path(file).read_bytes())
-    except OSError as error:
-        place, problem = "file", f"can't be read: {error.strerror}"
-    except DocumentError as error:
-        place = f"line {error.line}, column {error.column}" if error.line else "syntax"
-        problem = error.detail or error.problem if error.key is None else f"duplicate key {error.key!r}"
-    raise SourceDefinitionError(place, problem, place=file)
-
-
-def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any]:
-    """Return the document with the schemas from files put into it, checked.
-
-    :param file: where it comes from: schema files are relative to it, and errors name it
-    :raises SourceDefinitionError: the document, one of its templates, or a schema file is wrong
-    """
-    definition, whole = parse_definition(document, file)
-    problems: list[Problem] = []
-    for value, place, mark in _templates_in(definition, ""):
-        try:
-            mark.compile(value, place, mark.names)
-        except SourceDefinitionError as error:
-            problems += error.problems
-    if problems:
-        raise SourceDefinitionError.of(problems).at(file or "")
-    return whole
-
-
-def _templates_in(value: Any, place: str) -> Iterator[tuple[Any, str, Templated]]:
-    """Yield all values that may hold templates, with their places and marks."""
-    if isinstance(value, Part):
-        prefix = f"{place}." if place else ""
-        for name, info in type(value).model_fields.items():
-            item, at = getattr(value, name), f"{prefix}{info.alias or name}"
-            mark = next((annotation for annotation in info.metadata if isinstance(annotation, Templated)), None)
-            if mark is None:
-                yield from _templates_in(item, at)
-            elif item is not None:
-                yield item.model_dump(by_alias=True) if isinstance(item, Part) else item, at, mark
-    elif isinstance(value, (dict, list)):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
-            if isinstance(item, Part):
-                yield from _templates_in(item, f"{place}.{key}")
-
-
-def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefinition, dict[str, Any]]:
-    """Return the definition as models, and as the whole document.
-
-    :raises SourceDefinitionError: with every problem that could be found
-    """
-    if not isinstance(document, Mapping):
-        problem = f"must be a mapping, is {type(document).__name__}"
-        raise SourceDefinitionError("document", problem, "write base_url and streams", file or "")
-    whole = dict(document)
-    definition = _validated(whole, file)
-    folder = Path(file).parent if file else Path()
-    schemas = {
-        name: {"json_schema": _schema(folder / stream.json_schema_file, f"streams.{name}.json_schema_file", file)}
-        for name, stream in definition.streams.items()
-        if stream.json_schema_file is not None
-    }
-    if not schemas:
-        return definition, whole
-    whole["streams"] = {
-        name: {key: value for key, value in stream.items() if key != "json_schema_file"} | schemas.get(name, {})
-        for name, stream in _by_name(whole["streams"]).items()
-    }
-    return _validated(whole, file), whole
-
-
-def _by_name(streams: Any) -> Mapping[str, Any]:
-    """Return the streams of a valid document by name; they may be written as a list."""
-    if isinstance(streams, Mapping):
-        return streams
-    return {item["name"]: {key: value for key, value in item.items() if key != "name"} for item in streams}
-
-
-def _schema(path: Path, place: str, file: str | None) -> dict[str, Any]:
-    try:
-        schema = read_document(str(path))
-        if isinstance(schema, dict):
-            return schema
-        problem = f"{path} must hold a JSON schema, holds {type(schema).__name__}"
-    except SourceDefinitionError as error:
-        problem = f"{path}: {error.field}: {error.problem}"
-    raise SourceDefinitionError(place, problem, "paths are relative to the definition's file", file or "")
-
-
-def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinition:
-    try:
-        return SourceDefinition.model_validate(document)
-    except ValidationError as error:
-        problems = problems_of(
-            error,
-            SourceDefinition,
-            shows=lambda path: ".authenticator" not in f".{path}" and not any(map(is_secret, path.split("."))),
-        ).values()
-    # Out here: the validation error holds the document's values, and must not become the context.
-    named = (replace(problem, field=problem.field or "document") for problem in problems)
-    raise SourceDefinitionError.of(named).at(file or "")
 
 
 class RestStream(ParentStream):
@@ -300,6 +86,7 @@ class RestStream(ParentStream):
         records: Records,
         paginator: Paginator,
         router: PartitionRouter,
+        incremental: BoundedRead | None,
         transformations: Sequence[BoundTransformation],
         variables: Mapping[str, Any],
         fingerprint: Mapping[str, Any],
@@ -314,8 +101,10 @@ class RestStream(ParentStream):
         self.page_size = paginator.records_per_page
         self.max_empty_pages = paginator.most_empty_pages
         self.absent_field_ends = paginator.on_absent_field == "end"
-        self.partition_fields = router.key_fields
-        self.slice_fields = router.slice_fields
+        self.incremental: BoundedRead | None = incremental
+        divided = incremental or router
+        self.partition_fields = divided.key_fields
+        self.slice_fields = divided.slice_fields
         self._requester = requester
         self._records = records
         self._paginator = paginator
@@ -332,7 +121,9 @@ class RestStream(ParentStream):
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
         """Return the partitions; a parent stream is read for them, page by page."""
-        return (stream_slice.partition for stream_slice in unique_slices(self, self._router.partitions()))
+        read, router = self.incremental, self._router
+        slices = router.partitions() if read is None else read.slices({}, datetime.now(timezone.utc))
+        return (stream_slice.partition for stream_slice in unique_slices(self, slices))
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
         try:
@@ -396,6 +187,8 @@ class RestStream(ParentStream):
         records = self._records.keep(records, variables, answer.request)
         if self._transformations:
             transform(records, self._transformations, variables, answer.request)
+        if self.incremental is not None:
+            self.incremental.mark_deleted(records, variables, answer.request)
         return received, records, step
 
     def _skipped(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: ResponseVerdict) -> Page:
@@ -524,9 +317,7 @@ class _SourceBuilder:
         return self._built[name]
 
     def _build(self, name: str) -> RestStream:
-        stream, defaults = self.definition.streams[name], self.definition.defaults
-        missing = [field for field in Inheritable.model_fields if getattr(stream, field) is None]
-        stream = stream.model_copy(update={field: getattr(defaults, field) for field in missing})
+        stream = self.definition.stream(name)
         private, public = self._private.at(f"streams.{name}"), self._public.at(f"streams.{name}")
         declared, base_url = self._base_url(stream, private)
         hosts = HostPolicy.of(base_url, self.definition.allowed_hosts)
@@ -536,14 +327,17 @@ class _SourceBuilder:
         paginator = paginator.bind(context)
         parents = ParentStreams(self.definition.streams, self.stream)
         router = (stream.partitions or PartitionRouter()).bind(public.at("partitions"), parents)
-        records = (stream.records or Records()).bind(public.at("records"), router.slice_fields)
+        read = None if stream.incremental is None else stream.incremental.bind(public.at("incremental"), router)
+        slice_fields = router.slice_fields if read is None else read.slice_fields
+        records = (stream.records or Records()).bind(public.at("records"), slice_fields)
         return RestStream(
             name,
             stream,
-            requester=self._requester(stream, private, base_url, hosts, paginator, router, records),
+            requester=self._requester(stream, private, base_url, hosts, paginator, records),
             records=records,
             paginator=paginator,
             router=router,
+            incremental=read,
             transformations=[
                 transformation.bind(public.at(f"transformations.{number}"))
                 for number, transformation in enumerate(stream.transformations)
@@ -555,7 +349,9 @@ class _SourceBuilder:
 
     def _source(self) -> dict[str, Any]:
         """Return the source from which another process builds the built streams and no others; it holds secrets."""
-        streams = {name: item for name, item in _by_name(self._document["streams"]).items() if name in self._built}
+        streams = {
+            name: item for name, item in streams_by_name(self._document["streams"]).items() if name in self._built
+        }
         definition = {**self._document, "streams": streams}
         return {"definition": definition, "config": dict(self._public.config), "secrets": dict(self._secrets)}
 
@@ -574,7 +370,6 @@ class _SourceBuilder:
         base_url: str,
         hosts: HostPolicy,
         paginator: Paginator,
-        router: PartitionRouter,
         records: Records,
     ) -> Requester:
         timeouts = stream.timeouts or Timeouts()
@@ -587,7 +382,7 @@ class _SourceBuilder:
         if accepted is not None:
             # First, so that a header of the source's own wins, in upper or lower case.
             shared = shared.model_copy(update={"headers": {"Accept": accepted, **shared.headers}})
-        request = router.with_windows(stream.request, scope).bind(scope.at("request"), shared, base_url)
+        request = stream.whole_request(scope).bind(scope.at("request"), shared, base_url)
         authenticator = self._authenticator(stream, scope, base_url, timeouts.total, limits)
         if not authenticator.is_renewable:
             handler.refuse_renewal(scope.at("error_handler"))
@@ -627,22 +422,12 @@ class _SourceBuilder:
 
         :param stream: with the defaults already in their places
         """
-        declared = stream.model_dump(mode="json", by_alias=True, exclude=_NOT_IN_FINGERPRINT, exclude_defaults=True)
-        request, shared = declared.setdefault("request", {}), self.definition.defaults.request
-        for part, defaults in (("query", shared.query), ("headers", shared.headers)):
-            values = {**defaults, **request.get(part, {})}
-            for key, value in values.items():
-                # A credential that was written into the document itself; a template only names where it comes from.
-                if is_secret(key) and isinstance(value, str) and not has_expressions(value):
-                    values[key] = MASK
-            if values:
-                request[part] = values
         return {
             "class": "airflow_provider_rfr.streams:RestStream",
             "format": _FINGERPRINT_FORMAT,
             "name": name,
             "base_url": base_url,
-            "definition": declared,
+            "definition": declared_requests(stream, self.definition.defaults.request),
             "page_size": page_size,
             "config": dict(self._public.config),
             "parents": {parent.name: parent.fingerprint() for parent in router.parent_streams()},

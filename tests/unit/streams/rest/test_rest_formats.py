@@ -11,7 +11,7 @@ from rest_api import QUICK, Reply, ids
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.core import Complete, NextPage
 from airflow_provider_rfr.streams.rest import RestStream
-from airflow_provider_rfr.streams.rest.stream import whole_definition
+from airflow_provider_rfr.streams.rest.definition import whole_definition
 from tests.soon import assert_grows_in_proportion
 from tests.unit.messages import raises
 

@@ -12,9 +12,10 @@ from rest_api import ids
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 from airflow_provider_rfr.streams.loader import load_streams
+from airflow_provider_rfr.streams.moments import zone_of
 from airflow_provider_rfr.streams.rest import RestStream
-from airflow_provider_rfr.streams.rest._partitions import TimeFormat, WindowLength, bounds, zone_of
-from airflow_provider_rfr.streams.rest.stream import whole_definition
+from airflow_provider_rfr.streams.rest._partitions import TimeFormat, WindowLength, bounds
+from airflow_provider_rfr.streams.rest.definition import whole_definition
 from tests.profile import examples
 from tests.unit.messages import raises
 

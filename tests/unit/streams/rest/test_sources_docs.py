@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from airflow_provider_rfr.streams.loader import load_streams
-from airflow_provider_rfr.streams.rest.stream import Defaults, SourceDefinition, StreamDefinition
+from airflow_provider_rfr.streams.rest.definition import Defaults, SourceDefinition, StreamDefinition
 
 PAGE = (Path(__file__).parents[4] / "docs" / "sources.md").read_text()
 BLOCKS = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]

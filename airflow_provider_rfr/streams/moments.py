@@ -1,0 +1,69 @@
+"""Moments as text: those of users and APIs, and the one form in which a state keeps them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import TypeAdapter, ValidationError
+
+_YEARS: Final = range(1900, 3000)
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?")
+# Python before 3.11 reads fewer forms of ISO 8601 itself.
+_MOMENT: Final = TypeAdapter(datetime)
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return the time zone of an IANA name.
+
+    :raises ValueError: there is none
+    """
+    if name == "UTC":
+        return timezone.utc  # also where a machine has no time zone data
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        pass
+    raise ValueError(f"timezone: {name!r} is unknown; write an IANA name such as UTC or Europe/Zurich")
+
+
+def moment_of(text: str, zone: tzinfo) -> datetime:
+    """Parse a date, or a date and time, of ISO 8601; return it in UTC.
+
+    :param zone: of a text without an offset
+    :raises ValueError: it is something else
+    """
+    try:
+        moment = _MOMENT.validate_python(text.strip()) if _DATE.fullmatch(text.strip()) else None
+    except ValidationError:
+        moment = None
+    if moment is None:
+        raise ValueError(f"{text!r} is not a date; write e.g. 2026-01-31 or 2026-01-31T06:00:00Z")
+    if moment.year not in _YEARS:
+        raise ValueError(f"{text!r} is not in the years {_YEARS[0]} to {_YEARS[-1]}")
+    return in_utc(moment if moment.tzinfo else moment.replace(tzinfo=zone))
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Convert a moment to UTC; of an hour that the clocks skip, the moment after it."""
+    return moment.astimezone(timezone.utc)
+
+
+def write_moment(moment: datetime) -> str:
+    """Return the one form of a moment; it has a time zone."""
+    # Not by strftime, which writes the year 1 as "1".
+    return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def read_moment(value: str) -> datetime:
+    """Return the moment of such a text, in UTC; the fraction may be missing.
+
+    :raises ValueError: it has another form
+    """
+    # Python 3.10 does not read a Z.
+    moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        raise ValueError(f"{value!r} has no time zone")
+    return moment.astimezone(timezone.utc)
