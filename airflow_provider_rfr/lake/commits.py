@@ -47,6 +47,8 @@ _REFUSALS = (CommitFailedException, ValidationException, TableAlreadyExistsError
 _TRIES = 12
 _LOOKS = 4
 """How often a table is loaded, at most, to find out whether a commit landed."""
+STATE_KEY, STATE_FILE_KEY = "rfr.state", "rfr.state-file"
+"""Summary properties by which a snapshot carries the state of an incremental sync."""
 _MERGE_ENABLED, _LEAST_MERGED = "commit.manifest-merge.enabled", "commit.manifest.min-count-to-merge"
 
 
@@ -327,6 +329,11 @@ def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
     return snapshot_id
 
 
+def metadata_folder(metadata: TableMetadata) -> str:
+    """Return the folder of a table's metadata."""
+    return metadata.properties.get("write.metadata.path", f"{metadata.location.rstrip('/')}/metadata").rstrip("/")
+
+
 def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
     """Return the snapshot's summary properties; an empty mapping where there is no snapshot or summary."""
     if snapshot is None or snapshot.summary is None:
@@ -358,6 +365,13 @@ def is_compaction(snapshot: Snapshot) -> bool:
     return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 
+def moves_state_alone(snapshot: Snapshot) -> bool:
+    """Return whether the snapshot sets the state of an incremental sync, and has its parent's files."""
+    summary = summary_of(snapshot)
+    has_state = STATE_KEY in summary or STATE_FILE_KEY in summary
+    return has_state and not any(name in summary for name in ("added-data-files", "deleted-data-files"))
+
+
 def newest_summary_with(table: Table, key: str, value: str | None = None) -> Mapping[str, str] | None:
     """Return the newest summary on the main line that has ``key`` (a maintenance job's snapshot lacks it).
 
@@ -377,7 +391,7 @@ class CommitRecord:
 
     :ivar sequence: its sequence number; greater than that of every commit before it
     :ivar timestamp_ms: since 1970, by the clock of the process that committed
-    :ivar changes_rows: false for a compaction
+    :ivar changes_rows: false for a compaction, and for a commit of a sync that moves nothing but the state
     """
 
     snapshot_id: int
@@ -417,7 +431,7 @@ class CommitLog:
                 snapshot.sequence_number or 0,
                 snapshot.timestamp_ms,
                 summary_of(snapshot),
-                changes_rows=not is_compaction(snapshot),
+                changes_rows=not is_compaction(snapshot) and not moves_state_alone(snapshot),
             )
             for snapshot in ancestors(table.metadata, table.metadata.current_snapshot_id)
         )

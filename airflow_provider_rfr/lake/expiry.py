@@ -28,6 +28,7 @@ from pyiceberg.table.update import (
     RemovePartitionStatisticsUpdate,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
 )
@@ -36,15 +37,18 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commits import (
+    STATE_FILE_KEY,
     AssertBase,
     CommitConflictError,
     ancestors,
     conflicts_raised,
+    metadata_folder,
     retry_conflicts,
     stale_files_are_conflicts,
     summary_of,
 )
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
+from airflow_provider_rfr.lake.sync_state import KEPT_SNAPSHOT, snapshot_with_state
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -88,11 +92,13 @@ class _ExpiryPlan:
 
     :ivar refs: names of branches and tags that are past their own age
     :ivar held: by holder, how many more snapshots would expire without its hold
+    :ivar with_state: the snapshot that has the state of the table's sync; None without one
     """
 
     snapshots: frozenset[int]
     refs: tuple[str, ...]
     held: Mapping[str, int]
+    with_state: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +185,16 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
             # Without the property no snapshot is dropped for its copies: there can't be more than snapshots.
             copies = _number(metadata.properties, MAX_COPIES, len(line))
             kept.update(snapshot.snapshot_id for snapshot in line[: _kept_length(line, newest, since, copies)])
+    ages = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshots}
     # Snapshots of no branch, such as those that were rolled back, go by their age alone.
-    kept.update(
-        snapshot.snapshot_id
-        for snapshot in metadata.snapshots
-        if snapshot.snapshot_id not in on_branches and snapshot.timestamp_ms >= now_ms - age
-    )
+    kept.update(number for number, time_ms in ages.items() if number not in on_branches and time_ms >= now_ms - age)
     held = _hold(metadata, kept)
-    return _ExpiryPlan(frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots) - kept, tuple(old_refs), held)
+    with_state = snapshot_with_state(metadata)
+    if with_state is not None:
+        # Without it, the next incremental sync would read everything.
+        kept.add(with_state.snapshot_id)
+    expired = frozenset(ages) - kept
+    return _ExpiryPlan(expired, tuple(old_refs), held, None if with_state is None else with_state.snapshot_id)
 
 
 def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int) -> int:
@@ -233,8 +241,7 @@ class _Expiry:
         self._catalog = catalog
         self._table = table
         self._store = FileStore.of(table.io)
-        folder = table.properties.get("write.metadata.path", f"{table.location().rstrip('/')}/metadata")
-        self._folder = folder.rstrip("/")
+        self._folder = metadata_folder(table.metadata)
         self._deleted = 0
         self._undeleted = 0
 
@@ -268,6 +275,8 @@ class _Expiry:
         ]
         if plan.snapshots:
             updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(plan.snapshots)}))
+        if plan.with_state is not None:
+            updates.append(SetPropertiesUpdate(updates={KEPT_SNAPSHOT: str(plan.with_state)}))
         requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
         requirements += [
             AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
@@ -329,7 +338,7 @@ class _Files:
         self._table = table
 
     def needed_only_by(self, expired: Collection[int]) -> list[str]:
-        """List the files that no other snapshot needs: data, then statistics, manifests, and manifest lists."""
+        """List the files that no other snapshot needs: data, statistics and states, then manifests and their lists."""
         leaving = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id in expired]
         staying = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in expired]
         kept = self._manifests(staying, may_miss=False)
@@ -342,13 +351,15 @@ class _Files:
             data -= self._live(kept.values(), may_miss=False)
         lists = {snapshot.manifest_list for snapshot in leaving} - {snapshot.manifest_list for snapshot in staying}
         stats = self._statistics(leaving) - self._statistics(staying)
-        return [*sorted(data), *sorted(stats), *sorted(alone), *sorted(lists)]
+        states = _state_files(leaving) - _state_files(staying)
+        return [*sorted(data), *sorted(stats), *sorted(states), *sorted(alone), *sorted(lists)]
 
     def all(self) -> set[str]:
         snapshots = self._table.metadata.snapshots
         manifests = self._manifests(snapshots, may_miss=False)
         lists = {snapshot.manifest_list for snapshot in snapshots}
-        return self._live(manifests.values(), may_miss=False) | manifests.keys() | lists | self._statistics(snapshots)
+        live = self._live(manifests.values(), may_miss=False)
+        return live | manifests.keys() | lists | self._statistics(snapshots) | _state_files(snapshots)
 
     def _manifests(self, snapshots: Iterable[Snapshot], *, may_miss: bool) -> dict[str, ManifestFile]:
         io = self._table.io
@@ -365,6 +376,12 @@ class _Files:
         ids = {snapshot.snapshot_id for snapshot in snapshots}
         every = (*self._table.metadata.statistics, *self._table.metadata.partition_statistics)
         return {statistics.statistics_path for statistics in every if statistics.snapshot_id in ids}
+
+
+def _state_files(snapshots: Iterable[Snapshot]) -> set[str]:
+    """Return the files in which these snapshots keep the state of a sync."""
+    summaries = map(summary_of, snapshots)
+    return {summary[STATE_FILE_KEY] for summary in summaries if STATE_FILE_KEY in summary}
 
 
 def _read_all(read: Callable[[_Item], list[_Entry]], items: Iterable[_Item], may_miss: bool) -> list[list[_Entry]]:

@@ -110,7 +110,8 @@ class FileStore:
         with naming(location):
             if isinstance(filesystem, pafs.LocalFileSystem):
                 filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-            with filesystem.open_output_stream(path) as stream:
+            # By default PyArrow compresses by the ending of the name.
+            with filesystem.open_output_stream(path, compression=None) as stream:
                 stream.write(data)
         return len(data)
 

@@ -29,6 +29,7 @@ from pyiceberg.types import (
 )
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
+from airflow_provider_rfr.lake.evolution import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
 from airflow_provider_rfr.lake.inference import infer_records
 from airflow_provider_rfr.lake.schemas import (
     TIMESTAMP,
@@ -38,7 +39,6 @@ from airflow_provider_rfr.lake.schemas import (
     target_schema,
     with_system_columns,
 )
-from airflow_provider_rfr.lake.target import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
 from tests.unit.messages import raises
 
 

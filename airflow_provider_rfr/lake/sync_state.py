@@ -1,0 +1,190 @@
+"""The state of an incremental sync, in the summary of the table's own snapshots.
+
+The newest snapshot of ``main`` that carries a state says how far the table was synced. So rows and state are one
+commit, and a rollback of the table takes the state back with the rows. A table property would stay behind.
+
+A small state is in the summary itself. A large one is in a file beside the table's metadata, which the summary names
+with its SHA-256: summaries are part of the metadata, which every reader loads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
+from airflow_provider_rfr.lake.catalog import load_table
+from airflow_provider_rfr.lake.commits import (
+    STATE_FILE_KEY,
+    STATE_KEY,
+    TableTransaction,
+    ancestors,
+    commit_strictly,
+    metadata_folder,
+    retry_conflicts,
+    stage_append,
+    summary_of,
+)
+from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+_DIGEST_KEY: Final = "rfr.state-sha256"
+_FORMAT: Final = 1
+_LONGEST: Final = 8 * 1024
+"""Bytes of a state that is kept in the summary."""
+_CODEC: Final = "zstd"
+_TRIES: Final = 12
+KEPT_SNAPSHOT: Final = "rfr.state-snapshot"
+"""Table property: id of the snapshot of ``main`` that an expiry kept for its state, while it dropped later ones."""
+NO_STATE: Final[Mapping[str, str]] = {STATE_KEY: "none"}
+"""Properties of a commit after which the table has no state: it replaced the rows that the state was of."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncState:
+    """The state of a table's incremental sync.
+
+    :ivar rules: JSON values that have to be the same for the state to be continued: field and type of the cursor, the
+        primary key
+    :ivar values: the largest cursor value seen, as text, by the key of the partition (``{}`` for an undivided stream)
+    :ivar unlisted: for how many syncs in a row a partition was not listed, by its key
+    """
+
+    rules: Mapping[str, Any]
+    values: Mapping[str, str]
+    unlisted: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, which :meth:`from_json` reads."""
+        content = {"version": _FORMAT, "rules": dict(self.rules), "values": dict(self.values)}
+        return {**content, "unlisted": dict(self.unlisted)} if self.unlisted else content
+
+    @classmethod
+    def from_json(cls, value: Any) -> SyncState:
+        """Read the JSON form.
+
+        :raises SyncStateError: it is of another version, or no state
+        """
+        if not isinstance(value, Mapping):
+            raise SyncStateError(f"a state must be a mapping, is {type(value).__name__}")
+        if value.get("version") != _FORMAT:
+            raise SyncStateError(f"the state has version {value.get('version')!r}, this release reads {_FORMAT}")
+        unknown = sorted(value.keys() - {"version", "rules", "values", "unlisted"})
+        if unknown:
+            raise SyncStateError(f"the state has an unknown field {unknown[0]!r}")
+        rules, values, unlisted = value.get("rules"), value.get("values"), value.get("unlisted", {})
+        if not isinstance(rules, Mapping):
+            raise SyncStateError("rules of the state must be a mapping")
+        if not isinstance(values, Mapping) or not all(isinstance(item, str) for item in values.values()):
+            raise SyncStateError("values of the state must be a mapping of partitions to texts")
+        if not isinstance(unlisted, Mapping) or not all(type(item) is int for item in unlisted.values()):
+            raise SyncStateError("unlisted of the state must be a mapping of partitions to numbers")
+        return cls(dict(rules), dict(values), dict(unlisted))
+
+    @property
+    def digest(self) -> str:
+        """Return a text that differs for every other state."""
+        return hashlib.sha256(_encoded(self)).hexdigest()
+
+
+def _encoded(state: SyncState) -> bytes:
+    return json.dumps(state.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def state_properties(state: SyncState, metadata: TableMetadata, store: FileStore) -> dict[str, str]:
+    """Return the properties by which a commit carries the state; a large state is written to its file first.
+
+    :param metadata: of the table that the commit is made on
+    """
+    content = _encoded(state)
+    if len(content) <= _LONGEST:
+        return {STATE_KEY: content.decode()}
+    location = f"{metadata_folder(metadata)}/rfr-state-{uuid.uuid4().hex}{OWN_FILE}"
+    store.write(location, pa.Codec(_CODEC).compress(content, asbytes=True))
+    return {STATE_FILE_KEY: location, _DIGEST_KEY: hashlib.sha256(content).hexdigest()}
+
+
+def snapshot_with_state(metadata: TableMetadata) -> Snapshot | None:
+    """Return the newest snapshot of ``main`` that says how far the table was synced; None if there is none."""
+    oldest = None
+    for oldest in ancestors(metadata, metadata.current_snapshot_id):
+        if not summary_of(oldest).keys().isdisjoint((STATE_KEY, STATE_FILE_KEY)):
+            return oldest
+    # Where snapshots behind the oldest one have expired, the expiry noted the one with the state, which it kept. After
+    # a rollback to before that one, it is none of the line's.
+    noted = metadata.properties.get(KEPT_SNAPSHOT, "")
+    kept = metadata.snapshot_by_id(int(noted)) if noted.isdecimal() else None
+    if kept is None or oldest is None:
+        return None
+    return kept if (kept.sequence_number or 0) < (oldest.sequence_number or 0) else None
+
+
+def read_state(table: Table) -> SyncState | None:
+    """Return the state of the table as it was loaded; None if it has none.
+
+    :raises SyncStateError: it can't be read: its file is missing or damaged, or another release wrote it
+    """
+    summary = summary_of(snapshot_with_state(table.metadata))
+    if (location := summary.get(STATE_FILE_KEY)) is not None:
+        content = _read_file(FileStore.of(table.io), location)
+        if hashlib.sha256(content).hexdigest() != summary.get(_DIGEST_KEY):
+            raise SyncStateError(f"{location} has another content than its snapshot says")
+    elif summary.get(STATE_KEY, NO_STATE[STATE_KEY]) == NO_STATE[STATE_KEY]:
+        return None
+    else:
+        content = summary[STATE_KEY].encode()
+    try:
+        return SyncState.from_json(json.loads(content))
+    except ValueError as error:
+        raise SyncStateError(f"the state is not JSON: {error}") from None
+
+
+def _read_file(store: FileStore, location: str) -> bytes:
+    try:
+        packed = store.read(location)
+        return bytes(pa.CompressedInputStream(pa.BufferReader(packed), _CODEC).read())
+    except FileNotFoundError:
+        raise SyncStateError(f"{location}, the file of the state, is missing") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise SyncStateError(f"{location}, the file of the state, can't be read: {error}") from None
+
+
+def write_state(catalog: Catalog, name: str, state: SyncState) -> int:
+    """Set the state in an empty snapshot of its own; return the snapshot's id.
+
+    Repeated where another commit comes first: the state is then set on top of that commit.
+
+    :raises ConfigurationError: there is no such table
+    """
+
+    def write() -> int:
+        table = load_existing(catalog, name)
+        properties = state_properties(state, table.metadata, FileStore.of(table.io))
+        transaction = TableTransaction(table)
+        snapshot_id = stage_append(transaction, [], properties)
+        commit_strictly(transaction)
+        return snapshot_id
+
+    return retry_conflicts(_TRIES)(write)
+
+
+def load_existing(catalog: Catalog, name: str) -> Table:
+    """Load a table.
+
+    :raises ConfigurationError: there is no such table
+    """
+    table = load_table(catalog, name)
+    if table is None:
+        raise ConfigurationError("table", f"{name} does not exist", "see airflow rfr refresh list")
+    return table

@@ -1,0 +1,134 @@
+"""The state of a sync in the table's snapshots: small and large, after rollbacks and expiries, and damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+
+from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
+from airflow_provider_rfr.lake.commits import CommitLog
+from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, read_state, write_state
+from tests.unit.lake.test_expiry import NAME, Lake
+from tests.unit.messages import raises
+
+RULES = {"cursor": {"field": "updated_at"}, "primary_key": [["id"]]}
+
+
+def state_of(*values: str) -> SyncState:
+    return SyncState(RULES, {f"partition {number}": value for number, value in enumerate(values)})
+
+
+LARGE = state_of(*(f"2026-01-01T00:00:00.{number:06d}Z" for number in range(10_000)))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path)
+    lake.publish(1)
+    return lake
+
+
+def table_of(lake: Lake) -> Table:
+    return lake.catalog.load_table(NAME)
+
+
+@pytest.mark.parametrize("state", [state_of("a"), LARGE, SyncState(RULES, {"x": "1"}, {"x": 3})])
+def test_a_state_is_read_back_and_readers_see_the_same_rows(lake: Lake, state: SyncState) -> None:
+    write_state(lake.catalog, NAME, state)
+    assert read_state(table_of(lake)) == state
+    assert table_of(lake).scan().to_arrow()["id"].to_pylist() == [1]
+
+
+def test_a_large_state_is_a_file_and_the_metadata_stay_small(lake: Lake) -> None:
+    write_state(lake.catalog, NAME, LARGE)
+    assert len(lake.files("/rfr-state-*")) == 1
+    assert len(table_of(lake).metadata.model_dump_json()) < 20_000
+
+
+def test_a_table_without_a_state_has_none_and_a_replacing_commit_may_remove_it(lake: Lake) -> None:
+    assert read_state(table_of(lake)) is None
+    write_state(lake.catalog, NAME, state_of("a"))
+    lake.publish(2)
+    assert read_state(table_of(lake)) == state_of("a")
+    with table_of(lake).transaction() as transaction, transaction.update_snapshot(dict(NO_STATE)).fast_append():
+        pass
+    assert read_state(table_of(lake)) is None
+
+
+def test_a_rollback_takes_the_state_back(lake: Lake) -> None:
+    first = write_state(lake.catalog, NAME, state_of("a"))
+    write_state(lake.catalog, NAME, state_of("b"))
+    table_of(lake).manage_snapshots().rollback_to_snapshot(first).commit()
+    assert read_state(table_of(lake)) == state_of("a")
+
+
+@pytest.mark.parametrize("state", [state_of("a"), LARGE])
+def test_an_expiry_keeps_the_newest_state_and_deletes_the_files_of_older_ones(lake: Lake, state: SyncState) -> None:
+    for older in ("1", "2"):
+        write_state(lake.catalog, NAME, SyncState(RULES, {**LARGE.values, "partition 0": older}))
+    write_state(lake.catalog, NAME, state)
+    for number in range(5):
+        lake.publish(number)
+    lake.keep(1)
+    lake.expire()
+    assert read_state(table_of(lake)) == state
+    assert len(lake.files("/rfr-state-*")) == (1 if state is LARGE else 0)
+    assert len(table_of(lake).metadata.snapshots) == 2
+
+
+def test_a_rollback_to_before_the_state_that_an_expiry_kept_has_none(lake: Lake) -> None:
+    first = lake.publish(7)
+    lake.catalog.load_table(NAME).manage_snapshots().create_tag(first, "kept").commit()
+    write_state(lake.catalog, NAME, state_of("a"))
+    for number in range(3):
+        lake.publish(number)
+    lake.keep(1)
+    lake.expire()
+    assert read_state(table_of(lake)) == state_of("a")
+    table_of(lake).manage_snapshots().set_current_snapshot(first).commit()
+    assert read_state(table_of(lake)) is None
+
+
+def test_a_commit_of_the_state_alone_is_none_that_changes_rows(lake: Lake) -> None:
+    write_state(lake.catalog, NAME, state_of("a"))
+    log = CommitLog.load(lake.catalog, NAME)
+    assert log is not None
+    assert [commit.changes_rows for commit in log.commits()] == [True, False]
+
+
+def test_a_damaged_or_missing_file_is_told(lake: Lake) -> None:
+    write_state(lake.catalog, NAME, LARGE)
+    [file] = lake.files("/rfr-state-*")
+    content = Path(file).read_bytes()
+    for damaged in (content[:-40], content[:8] + content[20:], b""):
+        Path(file).write_bytes(damaged)
+        with pytest.raises(SyncStateError):
+            read_state(table_of(lake))
+    Path(file).unlink()
+    with pytest.raises(SyncStateError, match="is missing"):
+        read_state(table_of(lake))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {"version": 2},
+        {"version": 1, "rules": [], "values": {}},
+        {"version": 1, "rules": {}, "values": {"a": 1}},
+        {"version": 1, "rules": {}, "values": {}, "unlisted": {"a": "x"}},
+        {"version": 1, "rules": {}, "values": {}, "more": 1},
+    ],
+)
+def test_another_value_is_no_state(value: object) -> None:
+    with raises(SyncStateError):
+        SyncState.from_json(json.loads(json.dumps(value)))
+
+
+def test_a_table_that_is_not_there_has_no_state_to_set(lake: Lake) -> None:
+    with raises(ConfigurationError):
+        write_state(lake.catalog, "raw.nothing", state_of("a"))
