@@ -44,7 +44,9 @@ class RefreshFigures:
     """Figures that a refresh reports at its end.
 
     :ivar records_missing: records that the API's own count promises and that did not come
+    :ivar rows: of the table after an incremental sync; else those that were published
     :ivar schema_changes: in words; None if there was none
+    :ivar changes: records of an incremental sync by what became of them; None for a full refresh
     :ivar already_published: an earlier attempt of this run published the table, and nothing was read
     :ivar seconds: by phase
     """
@@ -63,6 +65,7 @@ class RefreshFigures:
     rows: int = 0
     duplicates_removed: int = 0
     schema_changes: str | None = None
+    changes: dict[str, int] | None = None
     attempts: int = 0
     epoch: int = 0
     rounds: int = 0

@@ -12,6 +12,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.inference import arrow_schema
 from airflow_provider_rfr.refresh.pages import SeenColumns
 from airflow_provider_rfr.streams.core import Stream, hinted_schema
+from airflow_provider_rfr.streams.incremental import DELETED_FIELD
 
 _CONSTANT_TYPES = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
 
@@ -60,7 +61,8 @@ class ColumnRules:
         if self.infers:
             types = {**self.hints, **{column.name: column for column in columns}}
             inferred = seen.schema.to_arrow(seen.places, types)
-            columns = pa.schema([*columns, *(column for column in inferred if column.name not in columns.names)])
+            known = {DELETED_FIELD, *columns.names}
+            columns = pa.schema([*columns, *(column for column in inferred if column.name not in known)])
         taken = {name.casefold() for name in (*columns.names, *self.hints)}
         for name in self.constants:
             if name.casefold() in taken:

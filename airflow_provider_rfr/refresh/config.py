@@ -32,10 +32,14 @@ _NOT_PUBLISH_RULES = (
 )
 
 
+_MERGE_RULES = ("max_deleted", "max_rewrite_bytes")
+
+
 class RefreshOptions(_Document):
     """The options of a refresh.
 
-    :ivar mode: ``replace`` the table, or ``append`` to it
+    :ivar mode: ``replace`` the table, or ``append`` to it; in an incremental sync ``append``, or ``merge`` by primary
+        key
     :ivar replace_where: replace only the rows that match this filter, e.g. ``day = '2026-01-01'``
     :ivar constants: columns that each row of the refresh has besides, with their values: text, numbers, booleans, or
         null. So tenants can share one table, each with its own ``replace_where``
@@ -54,6 +58,8 @@ class RefreshOptions(_Document):
         replace where all rows are replaced
     :ivar allow_empty: whether a refresh without rows may be published
     :ivar max_shrink: by what share of the last published rows (0 to 1) the table may shrink; None for any
+    :ivar max_deleted: by what share of the table's rows (0 to 1) records of an incremental sync may remove
+    :ivar max_rewrite_bytes: bytes of the table's files that a merge may write again; None for any
     :ivar resume_within: seconds for which an unfinished refresh is resumed by a later run
     :ivar on_busy: what to do while another run is active: wait, fail, or take its refresh over
     :ivar force_restart: open a new generation even if one could be resumed
@@ -65,7 +71,7 @@ class RefreshOptions(_Document):
         resumed; None: expire snapshots only of tables that this package made
     """
 
-    mode: Literal["replace", "append"] = "replace"
+    mode: Literal["replace", "append", "merge"] = "replace"
     replace_where: str | None = None
     constants: dict[str, str | int | float | bool | None] | None = None
     concurrency: int = Field(default=16, ge=1, le=4096)
@@ -81,6 +87,8 @@ class RefreshOptions(_Document):
     on_schema_change: Literal["evolve", "fail"] = "evolve"
     allow_empty: bool = False
     max_shrink: float | None = Field(default=0.5, ge=0, le=1)
+    max_deleted: float = Field(default=0.2, ge=0, le=1)
+    max_rewrite_bytes: int | None = Field(default=None, ge=1)
     resume_within: float = Field(default=7 * 86400.0, ge=0)
     on_busy: Literal["wait", "fail", "take_over"] = "wait"
     force_restart: bool = False
@@ -91,7 +99,8 @@ class RefreshOptions(_Document):
 
     def publish_rules(self) -> dict[str, Any]:
         """Return the options that a publish applies to the rows that were read."""
-        return self.model_dump(mode="json", exclude=set(_NOT_PUBLISH_RULES))
+        rules = self.model_dump(mode="json", exclude={*_NOT_PUBLISH_RULES, *_MERGE_RULES})
+        return rules | self.model_dump(mode="json", include=set(_MERGE_RULES), exclude_defaults=True)
 
     @model_validator(mode="after")
     def _filter_goes_with_replace(self) -> RefreshOptions:
@@ -230,6 +239,7 @@ class _RunDocument(_Document):
 class RefreshConfig(_Document):
     """The whole document.
 
+    :ivar sync: ``full`` reads everything; ``incremental`` what changed since the last sync, and everything at first
     :ivar store: SQLAlchemy's address of the control store, which takes rows of the history tables, and keeps refresh
         tokens that replace the configured ones
     """
@@ -238,6 +248,7 @@ class RefreshConfig(_Document):
     streams: list[str] = Field(min_length=1)
     target: str
     lake: _LakeDocument
+    sync: Literal["full", "incremental"] = "full"
     options: RefreshOptions = RefreshOptions()
     run: _RunDocument = _RunDocument()
     store: SecretStr | None = None
@@ -252,6 +263,15 @@ class RefreshConfig(_Document):
             tables_of(self.streams, self.target)
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
+        return self
+
+    @model_validator(mode="after")
+    def _mode_fits_sync(self) -> RefreshConfig:
+        mode = self.options.mode
+        if self.sync == "full" and mode == "merge":
+            raise ValueError("options.mode: merge needs sync: incremental")
+        if self.sync == "incremental" and mode == "replace":
+            raise ValueError("options.mode: an incremental sync needs append or merge")
         return self
 
     def target_of(self, stream: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
     FencedError,
     ReadInterrupted,
     RefreshFailedError,
@@ -22,6 +24,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
+from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, maintain
 from airflow_provider_rfr.refresh.budget import BudgetLimiter, StreamBudget
@@ -31,6 +34,7 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import SeenColumns, TaskFigures, key_columns
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
 from airflow_provider_rfr.refresh.resume import (
     Fingerprints,
     Opening,
@@ -43,6 +47,7 @@ from airflow_provider_rfr.refresh.resume import (
 )
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReader
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.sync import SyncPlan, rules_of
 from airflow_provider_rfr.streams.core import ParentReader, ReadContext, unique_slices
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -101,8 +106,10 @@ class Refresh:
         name = config.target_of(stream.name)
         self._catalog = catalog
         self._target = TargetTable(catalog, name)
+        self._check_sync()
         self.ledger = Ledger(LedgerTable.load_or_create(catalog, name, part))
         self._prints: Fingerprints
+        self._sync: SyncPlan | None = None
         self._refused_under: str | None = None
         self.figures = RefreshFigures(stream.name, name)
 
@@ -132,7 +139,10 @@ class Refresh:
                 # one.
                 with self._phase("spark_start"):
                     jobs = self._rounds.cluster.jobs_for(self.ledger.held.bytes)
-                publisher = Publisher(self.ledger, book, jobs, self._target, self._stream, self._rules, self._config)
+                reads_changes = self._sync is not None and not self._sync.is_full
+                publisher = (ChangesPublisher if reads_changes else Publisher)(
+                    *(self.ledger, book, jobs, self._target, self._stream, self._rules, self._config), sync=self._sync
+                )
                 with self._phase("publish"):
                     try:
                         outcome = publisher.publish()
@@ -200,26 +210,26 @@ class Refresh:
 
     def _open(self) -> PartitionBook | None:
         """Open a generation or take one over; None if it is published already."""
-        run = self._config.run
-        prints = self._prints = fingerprints_of(self._stream, self._relocations, self._options, self._target.columns)
-        header = self.ledger.header
+        run, header = self._config.run, self.ledger.header
+        prints, state = self._plan_sync(header)
         publication = self._target.published(self.ledger.id)
         outcome = None
         if header is not None and publication is not None and publication.generation == header.generation:
             outcome = outcome_of(publication, header)
-        decision = decide(header, prints, self._options, run.key, on_target=outcome is not None)
+        base = None if state is None else state.digest
+        decision = decide(header, prints, self._options, run.key, on_target=outcome is not None, base_state=base)
         _log.info("%s: %s", self.figures.target, decision.reason)
         if outcome is not None and header is not None and header.state is RefreshState.OPEN:
             # The attempt that published it did not come to marking it so.
             self._mark_published(outcome)
         if decision.opening is Opening.NEW:
-            slices = (stream_slice.partition for stream_slice in unique_slices(self._stream))
+            slices = (stream_slice.partition for stream_slice in unique_slices(self._stream, self._changed_slices()))
             return self.ledger.open_generation(
                 ((self._stream.partition_key(stream_slice), stream_slice) for stream_slice in slices),
                 read_fingerprint=prints.read,
                 publish_fingerprint=prints.publish,
                 run_key=run.key,
-                labels=self._labels(),
+                labels={**self._labels(), "base_state": base},
             )
         assert header is not None
         if decision.opening is Opening.PUBLISHED:
@@ -228,6 +238,50 @@ class Refresh:
             self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
             return None
         return self._resume()
+
+    def _check_sync(self) -> None:
+        """Check that the stream can be read incrementally, where that is asked for.
+
+        :raises ConfigurationError: it can't be
+        """
+        if self._config.sync != "incremental":
+            return
+        place = f"streams.{self._stream.name}"
+        if self._stream.incremental is None:
+            remedy = "add incremental: {cursor_field, start, send_as}, or use a full refresh"
+            raise ConfigurationError(f"{place}.incremental", "is not declared", remedy)
+        if self._options.mode == "merge" and not self._stream.primary_key:
+            raise ConfigurationError(f"{place}.primary_key", "is not declared, and merge needs it", "or write: append")
+        if self._options.replace_where is not None:
+            raise ConfigurationError(
+                "options.replace_where", "goes with a full refresh", "leave it out of an incremental sync"
+            )
+
+    def _plan_sync(self, header: LedgerHeader | None) -> tuple[Fingerprints, SyncState | None]:
+        """Choose between the changes and all records; return the fingerprints, and the state that is continued.
+
+        A full refresh that was begun is finished first, whichever kind of sync finds it.
+        """
+        definition = self._stream, self._relocations, self._options, self._target.columns
+        full = fingerprints_of(*definition)
+        read, state = self._stream.incremental, None
+        if self._config.sync == "incremental":
+            state = self._target.sync_state()
+            is_begun = header is not None and header.state is RefreshState.OPEN and header.base_state is None
+            if is_begun and header is not None and header.read_fingerprint == full.read:
+                _log.info("%s: a full refresh was begun, and is finished first", self.figures.target)
+                state = None
+        if read is not None:
+            self._sync = SyncPlan(read, rules_of(self._stream, read), state)
+            self._sync.check(self.figures.target)
+        self._prints = full if state is None else fingerprints_of(*definition, incremental=True)
+        return self._prints, state
+
+    def _changed_slices(self) -> Iterable[Mapping[str, Any]] | None:
+        """Return the slices of a sync that reads changes; None for those of the whole stream."""
+        if self._sync is None or self._sync.state is None:
+            return None
+        return self._sync.read.slices(self._sync.state.values, datetime.now(timezone.utc))
 
     def _labels(self) -> dict[str, Any]:
         """Return the attempt's fields of the header that do not describe its work."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_rfr import __version__
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
     FencedError,
     LedgerError,
     PublishRefusedError,
@@ -31,11 +33,14 @@ from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import counted, full_names, listed
+from airflow_provider_rfr.lake.sync_state import NO_STATE
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.merge import MergeCounts
+from airflow_provider_rfr.refresh.merge_task import KeyRules
 from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
 from airflow_provider_rfr.refresh.partitions import (
     PartitionBook,
@@ -58,6 +63,8 @@ from airflow_provider_rfr.refresh.publish_task import (
     see_share,
 )
 from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader
+from airflow_provider_rfr.refresh.sync import SyncChanges, SyncPlan
+from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)
@@ -67,6 +74,9 @@ _TRIES = 10
 _COMMIT_SECONDS = 600.0
 _KEYS_A_BUCKET = 4_000_000
 _BYTES_A_TASK = 64 * 1024 * 1024
+
+
+_CHANGES = tuple(field.name for field in fields(MergeCounts))
 
 
 def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
@@ -89,7 +99,7 @@ def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -
         )
 
 
-def _commit_summary(
+def commit_summary(
     ledger: str,
     header: LedgerHeader,
     config: RefreshConfig,
@@ -140,15 +150,18 @@ class PublishOutcome:
 
     :ivar duplicates_removed: rows dropped because a later one has the same primary key
     :ivar pages_skipped: pages without records, because their error was ignored
+    :ivar rows: of the table after an incremental sync; else those that were published
     :ivar schema_changes: as the snapshot's summary says them; None if there was none
+    :ivar changes: records of an incremental sync by what became of them (:class:`MergeCounts`); None for a full refresh
     """
 
-    snapshot_id: int
+    snapshot_id: int | None
     rows: int
     duplicates_removed: int = 0
     pages_skipped: int = 0
     records_missing: int = 0
     schema_changes: str | None = None
+    changes: Mapping[str, int] | None = None
 
 
 def _without(rows: pa.Schema, names: Collection[str]) -> pa.Schema:
@@ -158,17 +171,34 @@ def _without(rows: pa.Schema, names: Collection[str]) -> pa.Schema:
 def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
     """Return the outcome of a publication; counts that its summary lacks are the header's."""
     summary = publication.summary
+    changes = {name: int(summary[key]) for name in _CHANGES if (key := PREFIX + name.replace("_", "-")) in summary}
+    rows = summary.get("total-records") if changes else summary.get("rfr.rows")
     return PublishOutcome(
         publication.snapshot_id,
-        int(summary.get("rfr.rows") or header.published_rows or header.records),
+        int(rows or header.published_rows or header.records),
         int(summary.get("rfr.duplicates-removed") or 0),
         int(summary.get("rfr.pages-skipped") or 0),
         int(summary.get("rfr.records-missing") or 0),
         summary.get(SCHEMA_CHANGES_KEY),
+        changes or None,
     )
 
 
-def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -> PublishOutcome | None:
+def committed(commit: Callable[[], PublishOutcome]) -> PublishOutcome:
+    """Run a commit again as long as others come first.
+
+    :raises LedgerError: they did for too long
+    """
+    try:
+        return retry_conflicts(seconds=_COMMIT_SECONDS)(commit)
+    except CommitConflictError as error:
+        raise LedgerError(
+            f"other writers changed the target at each try to publish for {_COMMIT_SECONDS / 60:.0f} minutes;"
+            " the retry publishes what was read"
+        ) from error
+
+
+def published_already(target: TargetTable, ledger: str, header: LedgerHeader) -> PublishOutcome | None:
     """Return the earlier publication of this generation; None if it is not published.
 
     :raises FencedError: a newer attempt published it, or a newer generation
@@ -191,6 +221,7 @@ def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -
 class Publisher:
     """A publisher of one complete generation.
 
+    :ivar sync: the plan by which the stream is read; None where it has no cursor
     :ivar skipped: pages without records; ``missing``: records that were promised and did not come; ``fetched``: when
         the earliest and the latest page were fetched
     :ivar sent: fields of the records, by path
@@ -204,6 +235,7 @@ class Publisher:
     rules: ColumnRules
     config: RefreshConfig
     skipped: int = 0
+    sync: SyncPlan | None = None
     missing: int = 0
     fetched: tuple[datetime | None, datetime | None] = (None, None)
     sent: frozenset[str] = frozenset()
@@ -220,9 +252,9 @@ class Publisher:
         self.ledger.renew_credentials()
         self.target.renew_credentials()
         staged = self._check_staged()
-        _check_guards(self.config.options, rows=staged, previous=header.previous_rows)
+        self._check_staged_rows(header, staged)
         # Asked again, although the opening asked: another attempt may have published while this one was reading.
-        if (earlier := _published_already(self.target, self.ledger.id, header)) is not None:
+        if (earlier := published_already(self.target, self.ledger.id, header)) is not None:
             return earlier
         for _ in range(_TRIES):
             try:
@@ -277,17 +309,30 @@ class Publisher:
         fail = self.config.options.on_missing_records == "fail"
         self.missing = check_promises(pages, self.book.keys, fail=fail)
 
+    @property
+    def _options(self) -> RefreshOptions:
+        """Return the options; a sync that reads everything, as the first one of a table does, replaces its rows."""
+        is_sync = self.config.sync == "incremental"
+        return self.config.options.model_copy(update={"mode": "replace"} if is_sync else {})
+
+    def _check_staged_rows(self, header: LedgerHeader, staged: int) -> None:
+        _check_guards(self._options, rows=staged, previous=header.previous_rows)
+
+    def _index_of(self, rows: pa.Schema) -> KeyRules | None:
+        """Return the rules of the index that is written beside each file; None for none."""
+        return None
+
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
         tasks, target = self._plan(header, staged)
         try:
-            results = self.jobs.run(run_publish_task, tasks)
-            self._check_results(results, staged)
-            self._note_fields(results, _without(target.rows, self.rules.constants))
+            results = self._typed(tasks, target, staged)
             written = [file for result in results for file in result.written]
-            written, removed = self._without_duplicates(tasks, written, staged)
+            deletions = [location for result in results for location in result.changes.deletions]
+            written, removed = self._without_duplicates(tasks, written, deletions, staged)
+            removed += sum(result.changes.deleted for result in results)
             # The second time, because only now it is known how many rows remain without the duplicates. The first time,
             # before the job, saves the job where the source gave too little.
-            _check_guards(self.config.options, rows=staged - removed, previous=header.previous_rows)
+            _check_guards(self._options, rows=staged - removed, previous=header.previous_rows)
             # Before the commit is tried, for here the files may still be deleted. After a try that failed without an
             # answer the table may name them.
             self.ledger.check_epoch()
@@ -295,7 +340,7 @@ class Publisher:
             target.discard()
             raise
         try:
-            return self._commit(header, target, written, staged - removed, removed)
+            return self._commit(header, target, written, staged - removed, removed, results)
         except (TargetChangedError, SchemaEvolutionError):
             # Of no other error: the commit may have happened, and then the table names these files.
             target.discard()
@@ -303,23 +348,21 @@ class Publisher:
         finally:
             self.ledger.store.delete_folder(self._scratch(header))
 
+    def _typed(self, tasks: Sequence[PublishTask], target: FileTarget, staged: int) -> list[PublishResult]:
+        """Write the rows in the table's types, and check that all are there."""
+        results = self.jobs.run(run_publish_task, tasks)
+        self._check_results(results, staged)
+        self._note_fields(results, _without(target.rows, self.rules.constants))
+        return results
+
     def _plan(self, header: LedgerHeader, rows: int) -> tuple[list[PublishTask], FileTarget]:
-        files, options = self.ledger.page_files(), self.config.options
+        files, options = self.ledger.page_files(), self._options
         shares, seen = self._shares(files), self._seen_columns(files)
-        self.sent = frozenset(seen.schema.paths())
-        target = self.target.prepare(
-            self.rules.columns(seen),
-            options.on_schema_change,
-            inferred=self.rules.infers,
-            declared=self.rules.typed_names(),
-            rows_stay=options.mode == "append" or options.replace_where is not None,
-        )
-        target = replace(target, family=f"rfr-{self.ledger.id[:8]}-g{header.generation}-", label=f"e{header.epoch}-")
-        where = options.replace_where
+        target, where = self._prepare(header, seen), options.replace_where
         task = PublishTask(
             source=LedgerFiles(self.ledger.store, (), {}),
             target=target,
-            schema=_without(target.rows, self.rules.constants),
+            schema=self._record_columns(target.rows),
             constants=tuple(
                 (column.name, pa.scalar(self.rules.constants[column.name], target.rows.field(column.name).type))
                 for column in self.rules.constant_columns()
@@ -333,8 +376,23 @@ class Publisher:
             scratch=self._scratch(header),
             note_fields=not self.rules.infers,
             casts=self.stream.casts,
+            cursor=None if self.sync is None or not rows else self._cursor_in(target.rows),
+            index=self._index_of(target.rows) if rows else None,
         )
         return [replace(task, source=share) for share in shares], target
+
+    def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
+        """Plan the table's columns; return the target of this attempt's files."""
+        options = self._options
+        self.sent = frozenset(seen.schema.paths()) - {DELETED_FIELD}
+        target = self.target.prepare(
+            self.rules.columns(seen),
+            options.on_schema_change,
+            inferred=self.rules.infers,
+            declared=self.rules.typed_names(),
+            rows_stay=options.mode != "replace" or options.replace_where is not None,
+        )
+        return replace(target, family=f"rfr-{self.ledger.id[:8]}-g{header.generation}-", label=f"e{header.epoch}-")
 
     def _seen_columns(self, files: Mapping[str, int]) -> SeenColumns:
         """Return the columns of the records, where columns are inferred from them.
@@ -387,6 +445,7 @@ class Publisher:
             )
         rows = sum((Counter(result.rows_by_partition) for result in results), Counter[int]())
         written = sum(file.file.rows for result in results for file in result.written)
+        written += sum(result.changes.deleted for result in results)
         wrong = [n for n, cursor in self.book.cursors.items() if rows[n] != cursor.records]
         if wrong or written != staged:
             place = f", first in partition {self.book.keys[wrong[0]]}" if wrong else ""
@@ -410,10 +469,13 @@ class Publisher:
             )
 
     def _without_duplicates(
-        self, tasks: Sequence[PublishTask], written: list[WrittenFile], staged: int
+        self, tasks: Sequence[PublishTask], written: list[WrittenFile], deletions: Sequence[str], staged: int
     ) -> tuple[list[WrittenFile], int]:
-        """Write files that hold duplicates of a primary key again without them; return the files, and rows dropped."""
-        companions = tuple(file.keys for file in written if file.keys is not None)
+        """Write files that hold duplicates of a primary key again without them; return the files, and rows dropped.
+
+        :param deletions: companions of records that remove older versions, and have no rows themselves
+        """
+        companions = (*(file.keys for file in written if file.keys is not None), *deletions)
         if not companions:
             return written, 0
         buckets = max(1, staged // _KEYS_A_BUCKET)
@@ -421,7 +483,8 @@ class Publisher:
         losers: dict[str, list[int]] = {}
         for duplicates in self.jobs.run(find_losers, searches):
             for companion, rows in duplicates.items():
-                losers.setdefault(companion, []).extend(rows)
+                if companion not in deletions:
+                    losers.setdefault(companion, []).extend(rows)
         if not losers:
             return written, 0
         hit = [(tasks[0], file, losers[file.keys]) for file in written if file.keys in losers]
@@ -432,25 +495,32 @@ class Publisher:
         return [*kept, *again], sum(len(rows) for rows in losers.values())
 
     def _commit(
-        self, header: LedgerHeader, target: FileTarget, written: Sequence[WrittenFile], rows: int, removed: int
+        self,
+        header: LedgerHeader,
+        target: FileTarget,
+        written: Sequence[WrittenFile],
+        rows: int,
+        removed: int,
+        results: Sequence[PublishResult],
     ) -> PublishOutcome:
         files = [file.file.describe(target.layout) for file in written]
         binding = Binding(self.target.name, self.stream.name, rows, sum(file.file.size for file in written))
         counts = {"duplicates-removed": removed, "pages-skipped": self.skipped, "records-missing": self.missing}
-        summary = _commit_summary(self.ledger.id, header, self.config, binding, self.fetched, counts)
+        summary = commit_summary(self.ledger.id, header, self.config, binding, self.fetched, counts)
+        summary |= self._state_after_full(header, results)
 
         def commit() -> PublishOutcome:
             # An attempt that took over meanwhile may not have published yet, so the target alone can't show it.
             self.ledger.check_epoch()
             # The snapshot that was loaded before the files were written may have expired.
             self.target.reload()
-            if (earlier := _published_already(self.target, self.ledger.id, header)) is not None:
+            if (earlier := published_already(self.target, self.ledger.id, header)) is not None:
                 return earlier
             with naming(target.folder):
                 publication = self.target.commit(
                     files,
                     (self.ledger.id, header.generation),
-                    mode=self.config.options.mode,
+                    mode=self._options.mode,
                     replace_where=self.config.options.replace_where,
                     summary=summary,
                     sent=self.sent.union(self.rules.constants),
@@ -462,13 +532,37 @@ class Publisher:
                 _log.warning("published; files of earlier attempts could not be collected: %s", error)
             return outcome_of(publication, header)
 
-        try:
-            return retry_conflicts(seconds=_COMMIT_SECONDS)(commit)
-        except CommitConflictError as error:
-            raise LedgerError(
-                f"other writers changed the target at each try to publish for {_COMMIT_SECONDS / 60:.0f} minutes;"
-                " the retry publishes what was read"
-            ) from error
+        return committed(commit)
+
+    def _record_columns(self, rows: pa.Schema) -> pa.Schema:
+        """Return the columns to read from the records."""
+        columns = _without(rows, self.rules.constants)
+        marks = self.sync is not None and self.sync.read.marks_deleted and self._options.mode != "append"
+        return columns.append(pa.field(DELETED_FIELD, pa.bool_())) if marks else columns
+
+    def _cursor_in(self, rows: pa.Schema) -> CursorColumn:
+        """Return the cursor column.
+
+        :raises ConfigurationError: the rows have no such column
+        """
+        assert self.sync is not None
+        column = self.sync.read.column
+        if column.name not in rows.names:
+            raise ConfigurationError(
+                f"streams.{self.stream.name}.incremental.cursor_field",
+                f"no record has {column.name!r}",
+                suggestion(column.name, rows.names),
+            )
+        return column
+
+    def _state_after_full(self, header: LedgerHeader, results: Sequence[PublishResult]) -> dict[str, str]:
+        """Return the properties that give the table its state where all its rows are replaced."""
+        if self._options.mode != "replace" or self._options.replace_where is not None:
+            return {}
+        if self.sync is None:
+            return dict(NO_STATE)
+        seen = SyncChanges.of(results).seen
+        return self.target.state_properties(self.sync.next_state(self.book.slices, seen, header.opened_at))
 
     def _scratch(self, header: LedgerHeader) -> str:
         return f"{self.ledger.folder}/publish-{header.epoch}"

@@ -10,7 +10,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +18,14 @@ import orjson
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ReconciliationError
-from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, load_file
+from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform, load_file
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
+from airflow_provider_rfr.refresh.cursor_values import comparable
+from airflow_provider_rfr.refresh.merge_task import KeyRules, column_at, write_index
 from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
+from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
 
 _KEY_BYTES = 16
 _EXTRACTED_AT = "_rfr_extracted_at"
@@ -43,18 +46,37 @@ class KeySearch:
     buckets: int
 
 
-def _write_keys(store: FileStore, location: str, table: pa.Table, key_columns: Sequence[Sequence[str]]) -> None:
+def _write_keys(
+    store: FileStore,
+    location: str,
+    table: pa.Table,
+    key_columns: Sequence[Sequence[str]],
+    cursor: CursorColumn | None = None,
+) -> None:
     """Write the companion of a data file: key and time of each of its rows, in the file's order.
 
     A key has sixteen bytes; all zero for a row whose key has a null, which equals no other.
+
+    :param cursor: the column whose values count instead of the times at which rows were fetched
     """
     import pyarrow.compute as pc
 
     columns = [pc.struct_field(table[path[0]], list(path[1:])) if path[1:] else table[path[0]] for path in key_columns]
     is_integer = len(columns) == 1 and pa.types.is_integer(columns[0].type)
     keys = _integer_keys(columns[0]) if is_integer else _digests(columns)
-    times = table[_EXTRACTED_AT].cast(pa.int64()).to_numpy()
+    times = _version_times(table, cursor)
     store.write(location, len(times).to_bytes(8, "big") + keys + times.tobytes())
+
+
+def _version_times(table: pa.Table, cursor: CursorColumn | None) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return a number for each row that is greater for a newer version of it."""
+    import pyarrow.compute as pc
+
+    values = None if cursor is None else comparable(table[cursor.name], cursor)
+    if values is None or values.type != pa.int64():
+        values = table[_EXTRACTED_AT].cast(pa.int64())
+    oldest = np.iinfo(np.int64).min
+    return np.asarray(pc.fill_null(values, oldest).to_numpy(), dtype=np.int64)
 
 
 def _digests(columns: Sequence[pa.ChunkedArray]) -> bytes:
@@ -157,6 +179,8 @@ class PublishTask:
     :ivar scratch: folder for the companions of the written files
     :ivar note_fields: whether the result names the fields of the records
     :ivar casts: as of :class:`~airflow_provider_rfr.streams.core.Stream`
+    :ivar cursor: the column whose greatest values the result has; None for none
+    :ivar index: rules of the index that is written beside each file instead of a companion, for a merge; None for none
     """
 
     source: LedgerFiles
@@ -171,13 +195,15 @@ class PublishTask:
     note_fields: bool = False
     casts: bool = False
     constants: tuple[tuple[str, pa.Scalar], ...] = ()
+    cursor: CursorColumn | None = None
+    index: KeyRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A data file that no commit names yet.
 
-    :ivar keys: location of its companion, None without a primary key
+    :ivar keys: location of its companion or its index, None without a key
     """
 
     file: StoredFile
@@ -190,6 +216,7 @@ class PublishResult:
 
     :ivar outside_filter: rows that ``replace_where`` does not match
     :ivar fields: paths of the records' fields, if the task asks for them
+    :ivar changes: as an incremental sync sees the rows
     """
 
     written: tuple[WrittenFile, ...]
@@ -198,11 +225,31 @@ class PublishResult:
     offender_count: int = 0
     outside_filter: int = 0
     fields: frozenset[str] = frozenset()
+    changes: TaskChanges = field(default_factory=lambda: TaskChanges())
+
+
+@dataclass(slots=True)
+class TaskChanges:
+    """The rows of a task as an incremental sync sees them.
+
+    :ivar deletions: indexes, or companions, of the records that remove rows
+    :ivar deleted: how many records these are
+    :ivar seen: the greatest cursor value of a partition, by its place
+    :ivar without_cursor: records without a usable cursor value
+    :ivar without_key: the first record without a whole key, as the error names it; None if all have one
+    """
+
+    deletions: list[str] = field(default_factory=list)
+    deleted: int = 0
+    seen: dict[int, Any] = field(default_factory=dict)
+    without_cursor: int = 0
+    without_key: str | None = None
 
 
 def run_publish_task(task: PublishTask) -> PublishResult:
     """Type and write every live page of the task's ledger files."""
     rows: dict[int, int] = {}
+    changes = _ChangeFinder(task)
     offenders: list[Mapping[str, Any]] = []
     offender_count = outside = 0
     written: list[WrittenFile] = []
@@ -215,13 +262,80 @@ def run_publish_task(task: PublishTask) -> PublishResult:
         offenders += map(asdict, typed.offenders)
         offender_count += typed.offender_count
         outside += task.row_filter.count_outside(typed.table) if task.row_filter is not None else 0
-        held.append(typed.table)
+        held.append(changes.take(typed.table, pages, ordinals))
         if sum(table.nbytes for table in held) >= _MAX_FILE_BYTES:
             written += _write_files(task, pa.concat_tables(held))
             held = []
     if held and not (offender_count and task.on_type_error == "fail"):
         written += _write_files(task, pa.concat_tables(held))
-    return PublishResult(tuple(written), rows, tuple(offenders), offender_count, outside, fields.paths())
+    names = fields.paths() - {DELETED_FIELD}
+    return PublishResult(tuple(written), rows, tuple(offenders), offender_count, outside, names, changes.found)
+
+
+class _ChangeFinder:
+    """A finder of cursor values, of keys that are missing, and of records that remove rows, among a task's rows."""
+
+    def __init__(self, task: PublishTask) -> None:
+        self._task = task
+        self.found = TaskChanges()
+
+    def take(self, table: pa.Table, pages: Sequence[LedgerPage], ordinals: Sequence[int]) -> pa.Table:
+        """Look at the rows of some pages, and return those that are to be written."""
+        if self._task.cursor is not None:
+            self._note_cursors(table, self._task.cursor, pages, ordinals)
+        if self._task.index is not None and self.found.without_key is None:
+            self._check_keys(table, self._task.index, pages)
+        return self._without_deletions(table) if DELETED_FIELD in table.column_names else table
+
+    def _note_cursors(
+        self, table: pa.Table, column: CursorColumn, pages: Sequence[LedgerPage], ordinals: Sequence[int]
+    ) -> None:
+        import pyarrow.compute as pc
+
+        values, start = comparable(table[column.name], column), 0
+        self.found.without_cursor += values.null_count
+        for ordinal, page in zip(ordinals, pages, strict=True):
+            greatest = pc.max(values.slice(start, page.record_count)).as_py()
+            start += page.record_count
+            if greatest is not None and (ordinal not in self.found.seen or greatest > self.found.seen[ordinal]):
+                self.found.seen[ordinal] = greatest
+
+    def _check_keys(self, table: pa.Table, rules: KeyRules, pages: Sequence[LedgerPage]) -> None:
+        for path in rules.paths:
+            column = column_at(table, path)
+            if column.null_count:
+                row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+                for page in pages:
+                    if row < page.record_count:
+                        place = f"partition {page.partition}, page {page.page}, record {row + 1}"
+                        self.found.without_key = f"{place}: {'.'.join(path)} is null"
+                        return
+                    row -= page.record_count
+
+    def _without_deletions(self, table: pa.Table) -> pa.Table:
+        """Return the rows of the other records; write the index of the deletions."""
+        import pyarrow.compute as pc
+
+        marked = pc.fill_null(table[DELETED_FIELD], False)
+        gone, kept = table.filter(marked), table.filter(pc.invert(marked)).drop_columns([DELETED_FIELD])
+        self.found.deleted += gone.num_rows
+        task = self._task
+        if gone.num_rows and (task.index is not None or task.key_columns):
+            location = f"{task.scratch}/{uuid.uuid4().hex}{OWN_FILE}"
+            if task.index is not None:
+                write_index(task.source.store, location, _in_types_of(gone, task), task.index, deleted=True)
+            else:
+                _write_keys(task.source.store, location, gone, task.key_columns, task.cursor)
+            self.found.deletions.append(location)
+        return kept
+
+
+def _in_types_of(rows: pa.Table, task: PublishTask) -> pa.Table:
+    """Return the key columns, the cursor and the time of rows, in the types that the table's files have."""
+    assert task.index is not None
+    layout = task.target.layout.arrow
+    names = (*task.index.columns, _EXTRACTED_AT)
+    return conform(rows.select(names), pa.schema([layout.field(name).with_nullable(True) for name in names]))
 
 
 def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNames, max_offenders: int) -> TypedRows:
@@ -253,9 +367,12 @@ def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
     files = []
     for file, rows in task.target.write(table):
         keys = None
-        if task.key_columns:
+        if task.index is not None or task.key_columns:
             keys = f"{task.scratch}/{uuid.uuid4().hex}{OWN_FILE}"
-            _write_keys(task.source.store, keys, rows, task.key_columns)
+        if keys is not None and task.index is not None:
+            write_index(task.source.store, keys, _in_types_of(rows, task), task.index, deleted=False)
+        elif keys is not None:
+            _write_keys(task.source.store, keys, rows, task.key_columns, task.cursor)
         files.append(WrittenFile(file, keys))
     return files
 

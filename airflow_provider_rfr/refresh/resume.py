@@ -222,11 +222,14 @@ def fingerprints_of(
     relocations: Relocations | None = None,
     options: RefreshOptions | None = None,
     table: str | None = None,
+    *,
+    incremental: bool = False,
 ) -> Fingerprints:
     """Return the stream's fingerprints; secrets are not part of them.
 
     :param relocations: of the API
     :param table: text of the target's columns and partitioning
+    :param incremental: only changes are read
     """
     published = {"json_schema": stream.json_schema, "primary_key": stream.primary_key}
     if stream.columns:
@@ -235,7 +238,7 @@ def fingerprints_of(
         published["additional_fields"] = stream.additional_fields
     if options is not None and options.constants:
         published["constants"] = options.constants
-    read = stream.fingerprint()
+    read = {**stream.fingerprint(), **({"sync": "incremental"} if incremental else {})}
     rules: dict[str, Any] = {
         "published": published,
         "options": (options or RefreshOptions()).publish_rules(),
@@ -255,11 +258,13 @@ def decide(
     run_key: str | None,
     *,
     on_target: bool,
+    base_state: str | None = None,
     now: datetime | None = None,
 ) -> _Decision:
     """Choose the attempt's action for the newest generation.
 
     :param on_target: whether that generation is published on the target, whatever its header says
+    :param base_state: digest of the table's state that an incremental sync continues
     """
     if header is None:
         return _Decision(Opening.NEW, "no refresh of this table was begun before")
@@ -276,6 +281,9 @@ def decide(
         return _Decision(Opening.PUBLISHED, f"generation {number} was published already by this run; nothing was read")
     if options.force_restart and not own:
         return _Decision(Opening.NEW, f"force_restart: generation {number} is abandoned")
+    if base_state != header.base_state:
+        changed = "the table was rolled back or synced by others" if base_state else "another kind of sync was begun"
+        return _Decision(Opening.NEW, f"{changed} since generation {number} was opened, so it is abandoned")
     if (why := _why_not_resumed(header, prints, options, now or datetime.now(timezone.utc), own)) is not None:
         return _Decision(Opening.NEW, why)
     done = f"{header.pages} pages are committed, {header.partitions_done} of {header.partitions} partitions are done"

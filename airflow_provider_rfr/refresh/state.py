@@ -108,6 +108,7 @@ class LedgerHeader:
     :ivar error: what the last attempt that said so ended with, without secrets; it stays while the next one
         of the same DAG works
     :ivar run_key: the run that holds the generation
+    :ivar base_state: digest of the table's state that an incremental sync continues; None for a full refresh
     :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
     :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
         ``map_index`` (-1 where the task is not mapped) likewise
@@ -135,6 +136,7 @@ class LedgerHeader:
     outcome: str | None = None
     error: str | None = None
     run_key: str | None = None
+    base_state: str | None = None
     replace_where: str | None = None
     dag_id: str | None = None
     dag_run_id: str | None = None

@@ -67,6 +67,9 @@ def install(place: str, action: Callable[..., None]) -> None:
         "published mark": (Ledger, "commit", _published_only(action)),
     }[what]
     intercept(owner, name, **{when: act})
+    if what == "target commit":
+        # Of an incremental sync.
+        intercept(TargetTable, "merge", **{when: action})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,112 @@
+"""Values of a cursor column: as Arrow arrays that can be compared, and as the text that a state keeps.
+
+Moments become microseconds since 1970, integers stay integers, and texts are compared by their UTF-8 bytes. A value
+that can't be read as such is null: it is of no use as a cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
+from airflow_provider_rfr.streams.incremental import CursorColumn
+from airflow_provider_rfr.streams.moments import moment_of, read_moment, write_moment, zone_of
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_TICK: Final = timedelta(microseconds=1)
+_MOMENT: Final = pa.timestamp("us", tz="UTC")
+_MANY_DIGITS: Final = pa.decimal128(38, 0)
+_SCALE: Final = {"epoch": 1_000_000, "epoch_ms": 1_000}
+
+
+def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
+    """Return the column's values in a type whose order is that of the cursor; null where a value is none.
+
+    :return: int64, decimal128(38, 0) or large_binary
+    :raises ConfigurationError: the column's type can't be a cursor of that kind
+    """
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    kind = array.type
+    if column.kind == "text" and _is_text(kind):
+        return array.cast(pa.large_string()).view(pa.large_binary())
+    if column.kind == "integer":
+        if pa.types.is_integer(kind):
+            return array.cast(pa.int64())
+        if pa.types.is_decimal(kind) and kind.scale == 0:
+            return array.cast(_MANY_DIGITS)
+    if column.kind == "datetime":
+        if pa.types.is_timestamp(kind):
+            return array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        if pa.types.is_date(kind):
+            return array.cast(pa.date32()).cast(pa.timestamp("us")).cast(pa.int64())
+        if pa.types.is_integer(kind) and column.format in _SCALE:
+            return pc.multiply(array.cast(pa.int64()), _SCALE[column.format])
+        if _is_text(kind):
+            return _each(array, _moment_reader(column))
+    raise ConfigurationError(
+        f"incremental.cursor_field {column.name}",
+        f"is a column of type {kind}, which is no {column.kind}",
+        "declare the column's type (columns), or the cursor's own (incremental.type, incremental.format)",
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _each(array: pa.Array, read: Callable[[str], int | None]) -> pa.Array:
+    """Read distinct texts one by one: a column of moments repeats few of them, and their forms may differ."""
+    encoded = array.dictionary_encode()
+    numbers = pa.array([read(text) for text in encoded.dictionary.to_pylist()], pa.int64())
+    return numbers.take(encoded.indices)
+
+
+def _moment_reader(column: CursorColumn) -> Callable[[str], int | None]:
+    zone = zone_of(column.timezone)
+
+    def parse(text: str) -> datetime:
+        if column.format == "iso":
+            return moment_of(text, zone)
+        moment = datetime.strptime(text, column.format)
+        return moment if moment.tzinfo else moment.replace(tzinfo=zone)
+
+    def read(text: str) -> int | None:
+        try:
+            if column.format in _SCALE:
+                return int(text) * _SCALE[column.format]
+            return (parse(text) - _EPOCH) // _TICK
+        except (ValueError, OverflowError):
+            return None
+
+    return read
+
+
+def text_of(value: Any, column: CursorColumn) -> str:
+    """Return a comparable value as the text that a state keeps."""
+    if column.kind == "datetime":
+        return write_moment(_EPOCH + timedelta(microseconds=int(value)))
+    return value.decode() if column.kind == "text" else str(int(value))
+
+
+def value_of(text: str, column: CursorColumn) -> Any:
+    """Return the comparable value of a state's text.
+
+    :raises SyncStateError: it is none
+    """
+    try:
+        if column.kind == "datetime":
+            return (read_moment(text) - _EPOCH) // _TICK
+        return text.encode() if column.kind == "text" else int(text)
+    except ValueError:
+        raise SyncStateError(f"{text!r} in the state is no {column.kind}") from None
+
+
+def greatest(*texts: str | None, column: CursorColumn) -> str | None:
+    """Return the text with the greatest value; None without any."""
+    present = [text for text in texts if text is not None]
+    return max(present, key=lambda text: value_of(text, column), default=None)

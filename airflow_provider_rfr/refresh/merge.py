@@ -1,0 +1,414 @@
+"""The merge of a batch into a table: which rows are new, replaced, unchanged or stale, and the files of one commit.
+
+The plan is made for the table as it was loaded. Where another commit comes first, the table is loaded again and only
+files that are new to the plan are searched; a file that is written already is used again if the plan still wants it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_rfr.exceptions import PublishRefusedError, ReconciliationError
+from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
+from airflow_provider_rfr.lake.table_reader import TableReader, bounds_of
+from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs
+from airflow_provider_rfr.refresh.merge_task import (
+    Batch,
+    Hits,
+    KeyRules,
+    Replaced,
+    RewriteTask,
+    Rewritten,
+    SearchTask,
+    find_hits,
+    rewrite,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask
+
+_log = logging.getLogger(__name__)
+
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
+_Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+_MOST_KEYS_PRUNED: Final = 1_000_000
+"""Keys that are compared with the bounds of each file one by one; of more, the least and the greatest."""
+_BYTES_A_TASK: Final = 64 * 1024 * 1024
+_SMALL_BYTES: Final = 8 * 1024 * 1024
+_MANY_SMALL_FILES: Final = 32
+_FOLDED_BYTES: Final = 64 * 1024 * 1024
+"""Of small files that one merge writes together at the most."""
+_LARGE_SHARE: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCounts:
+    """The records of a batch, by their outcome; their sum is the number of records that were read.
+
+    :ivar inserted: rows with a key that the table lacked
+    :ivar updated: rows in place of a row with the same key
+    :ivar unchanged: records that equal the row of the table
+    :ivar stale: records older than the row of the table
+    :ivar deleted: records that removed a row
+    :ivar unknown_deletions: records that were to remove a row that is not there
+    :ivar older_versions: records of which the batch has a newer one
+    """
+
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    stale: int = 0
+    deleted: int = 0
+    unknown_deletions: int = 0
+    older_versions: int = 0
+
+    @property
+    def read(self) -> int:
+        """Return the records of the batch."""
+        found = self.inserted + self.updated + self.unchanged + self.stale
+        return found + self.deleted + self.unknown_deletions + self.older_versions
+
+    @property
+    def changes_rows(self) -> bool:
+        """Tell whether the table's rows change."""
+        return bool(self.inserted or self.updated or self.deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLimits:
+    """The limits of a merge.
+
+    :ivar appends: rows that the table has are left out of the batch, and none is replaced
+    :ivar max_rewrite_bytes: of the table's files that may be written again; None for any
+    :ivar max_deleted: share of the table's rows that records may remove
+    """
+
+    appends: bool = False
+    max_rewrite_bytes: int | None = None
+    max_deleted: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """The files of the commit.
+
+    :ivar old: files of the table that are replaced
+    :ivar new: files in their place, and with the new rows
+    :ivar rows: of the table after the commit
+    :ivar doubled: rows of the table beyond the first of their key, which the commit replaces as well
+    """
+
+    old: tuple[DataFile, ...]
+    new: tuple[StoredFile, ...]
+    counts: MergeCounts
+    rows: int
+    doubled: int = 0
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """The verdict on the newest row of each key, by its place among the winners."""
+
+    hits: _Numbers
+    is_stale: _Mask
+    is_deletion: _Mask
+    is_unchanged: _Mask
+
+    @property
+    def replaces(self) -> _Mask:
+        return (self.hits > 0) & ~self.is_stale
+
+
+@dataclass(slots=True)
+class Merge:
+    """A merge of one batch.
+
+    :ivar files: rows by data file of the batch
+    :ivar without: writes a data file of the batch again without the rows at these places; returns files in its place
+    """
+
+    jobs: Cluster | DriverJobs
+    batch: Batch
+    rules: KeyRules
+    target: FileTarget
+    limits: MergeLimits
+    files: Mapping[str, StoredFile]
+    without: Callable[[Sequence[tuple[str, Sequence[int]]]], list[StoredFile]]
+    _hits: dict[str, Hits] = field(default_factory=dict)
+    _rewritten: dict[tuple[str, ...], tuple[bytes, Rewritten]] = field(default_factory=dict)
+    _new_rows: tuple[bytes, list[StoredFile]] | None = None
+
+    def plan(self, reader: TableReader, live: Sequence[FileScanTask]) -> MergePlan:
+        """Plan the commit on a table with these files.
+
+        :raises PublishRefusedError: the merge would do more than its limits allow
+        :raises ReconciliationError: counts differ
+        """
+        self._search(reader, live)
+        verdict = self._judge(live)
+        rewritten = self._rewrite(reader, live, verdict) if not self.limits.appends else []
+        counts = self._counts(verdict)
+        self._check_deletions(counts, live)
+        new_rows = self._write_new_rows(verdict)
+        old = [file for files, result in rewritten for file, kept in zip(files, result.kept, strict=True) if not kept]
+        new = [file for _, result in rewritten for file in result.written]
+        before = self._rows_in(live)
+        removed = sum(result.removed for _, result in rewritten)
+        after = before - removed + sum(file.rows for file in new_rows)
+        plan = MergePlan(
+            tuple(task.file for task in old),
+            (*new, *new_rows),
+            counts,
+            after,
+            int((verdict.hits[verdict.replaces & ~verdict.is_unchanged] - 1).clip(0).sum()),
+        )
+        self._check(plan, rewritten, before, sum(file.rows for file in new_rows))
+        return plan
+
+    def _search(self, reader: TableReader, live: Sequence[FileScanTask]) -> None:
+        """Find the rows with keys of the batch in the files that were not searched yet."""
+        fresh = [task for task in live if task.file.file_path not in self._hits]
+        may_have = self._pruned(fresh, reader)
+        shares = _shares(may_have, self.jobs.cores, lambda task: task.file.file_size_in_bytes)
+        tasks = [SearchTask(reader, self.batch, self.rules, tuple(share)) for share in shares]
+        for task, found in zip(tasks, self.jobs.run(find_hits, tasks), strict=True):
+            self._hits.update({file.file.file_path: hits for file, hits in zip(task.files, found, strict=True)})
+        nothing: _Numbers = np.zeros(0, dtype=np.int64)
+        for file in fresh:
+            without = Hits(nothing, nothing, nothing.astype(bool), file.file.record_count)
+            self._hits.setdefault(file.file.file_path, without)
+
+    def _pruned(self, files: Sequence[FileScanTask], reader: TableReader) -> list[FileScanTask]:
+        """Return the files that may have keys of the batch, by the bounds of the key's column."""
+        keys = self.batch.winners["key"]
+        if not len(keys):
+            return []
+        schema, (path, *others) = reader.columns(), self.rules.paths
+        if others:
+            return list(files)
+        column = schema.find_field(".".join(path))
+        may_have = _key_finder(keys)
+        kept = []
+        for task in files:
+            # Of a file with deletes, the rows that are left have to be counted.
+            bounds = None if task.delete_files else bounds_of(task.file, schema, column.field_id)
+            if bounds is None or may_have(*bounds):
+                kept.append(task)
+        return kept
+
+    def _judge(self, live: Sequence[FileScanTask]) -> _Verdict:
+        winners = self.batch.winners
+        count = winners.num_rows
+        hits, stale = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
+        for task in live:
+            found = self._hits[task.file.file_path]
+            np.add.at(hits, found.winners, 1)
+            np.logical_or.at(stale, found.winners, found.is_newer)
+        deleted = winners["deleted"].to_numpy().astype(bool)
+        unchanged = np.zeros(count, dtype=bool)
+        if self.limits.appends:
+            unchanged, stale = hits > 0, np.zeros(count, dtype=bool)
+        return _Verdict(hits, stale, deleted, unchanged)
+
+    def _rewrite(
+        self, reader: TableReader, live: Sequence[FileScanTask], verdict: _Verdict
+    ) -> list[tuple[tuple[FileScanTask, ...], Rewritten]]:
+        """Write the files that hold replaced rows again; note in the verdict which rows are unchanged."""
+        replaces, winners = verdict.replaces, self.batch.winners
+        compares = replaces & ~verdict.is_deletion & (verdict.hits == 1)
+        parts, places = winners["part"].to_numpy(), winners["row"].to_numpy()
+        replaced = {}
+        for task in live:
+            hits = self._hits[task.file.file_path]
+            chosen = replaces[hits.winners]
+            if chosen.any():
+                mine = hits.winners[chosen]
+                rows = Replaced(task, hits.rows[chosen], compares[mine], parts[mine], places[mine])
+                replaced[task.file.file_path] = (rows, mine)
+        self._check_bytes([rows.file for rows, _ in replaced.values()], live)
+        groups = [[rows for rows, _ in share] for share in _grouped(list(replaced.values()))]
+        groups += [[_untouched(task) for task in share] for share in self._folded(live, replaced)]
+        outcomes = self._run(reader, groups)
+        for group, result in outcomes:
+            for rows, stays in zip(group, result.stays, strict=True):
+                if rows.file.file.file_path in replaced:
+                    verdict.is_unchanged[replaced[rows.file.file.file_path][1][stays]] = True
+        return [(tuple(rows.file for rows in group), result) for group, result in outcomes]
+
+    def _run(
+        self, reader: TableReader, groups: Sequence[Sequence[Replaced]]
+    ) -> list[tuple[Sequence[Replaced], Rewritten]]:
+        """Write the groups that were not written in this form yet."""
+        digests = [_digest(group) for group in groups]
+        names = [tuple(rows.file.file.file_path for rows in group) for group in groups]
+        wanted = [
+            number
+            for number, (name, digest) in enumerate(zip(names, digests, strict=True))
+            if name not in self._rewritten or self._rewritten[name][0] != digest
+        ]
+        tasks = [RewriteTask(reader, self.batch.parts, self.target, tuple(groups[number])) for number in wanted]
+        for number, result in zip(wanted, self.jobs.run(rewrite, tasks), strict=True):
+            self._rewritten[names[number]] = digests[number], result
+        return [(group, self._rewritten[name][1]) for group, name in zip(groups, names, strict=True)]
+
+    def _folded(self, live: Sequence[FileScanTask], replaced: Mapping[str, Any]) -> list[list[FileScanTask]]:
+        """Return small files to write together, so that a sync each hour does not leave thousands of files."""
+        if not replaced and not self.batch.winners.num_rows:
+            return []
+        small = [
+            task for task in live if task.file.file_size_in_bytes < _SMALL_BYTES and task.file.file_path not in replaced
+        ]
+        if len(small) <= _MANY_SMALL_FILES:
+            return []
+        group: list[FileScanTask] = []
+        size = 0
+        for task in small:
+            size += task.file.file_size_in_bytes
+            if size > _FOLDED_BYTES:
+                break
+            group.append(task)
+        return [group] if len(group) > 1 else []
+
+    def _write_new_rows(self, verdict: _Verdict) -> list[StoredFile]:
+        """Return data files with the rows of the batch that the table is to get."""
+        winners = self.batch.winners
+        leaves = pa.array(verdict.is_stale | verdict.is_unchanged)
+        dropped = pa.concat_tables([self.batch.losers, winners.filter(leaves)]).select(["part", "row", "deleted"])
+        dropped = dropped.filter(pc.invert(dropped["deleted"]))
+        parts, rows = dropped["part"].to_numpy(), dropped["row"].to_numpy()
+        digest = hashlib.blake2b(parts.tobytes() + rows.tobytes()).digest()
+        if self._new_rows is None or self._new_rows[0] != digest:
+            hit = {int(number): rows[parts == number].tolist() for number in np.unique(parts)}
+            files = [part.file for part in self.batch.parts]
+            stay = [self.files[file] for number, file in enumerate(files) if file is not None and number not in hit]
+            again = self.without([(str(files[number]), places) for number, places in hit.items()])
+            self._new_rows = digest, [*stay, *again]
+        return self._new_rows[1]
+
+    def _counts(self, verdict: _Verdict) -> MergeCounts:
+        deletion, hit, replaces = verdict.is_deletion, verdict.hits > 0, verdict.replaces
+        return MergeCounts(
+            inserted=int((~hit & ~deletion).sum()),
+            updated=int((replaces & ~deletion & ~verdict.is_unchanged).sum()),
+            unchanged=int((verdict.is_unchanged & ~deletion).sum()),
+            stale=int(verdict.is_stale.sum()),
+            deleted=int((replaces & deletion).sum()),
+            unknown_deletions=int((~hit & deletion).sum()),
+            older_versions=self.batch.losers.num_rows,
+        )
+
+    def _check(self, plan: MergePlan, rewritten: Sequence[tuple[Any, Rewritten]], before: int, added: int) -> None:
+        """Compare the counts of records with those of rows.
+
+        :raises ReconciliationError: they differ
+        """
+        counts, staged = plan.counts, self.batch.rows.num_rows
+        expected = before + counts.inserted - counts.deleted - plan.doubled
+        removed = sum(result.removed for _, result in rewritten)
+        if (
+            counts.read != staged
+            or added != counts.inserted + counts.updated
+            or removed != counts.updated + counts.deleted + plan.doubled
+            or plan.rows != expected
+        ):
+            raise ReconciliationError(
+                f"{staged} records are staged and {counts.read} are accounted for ({counts}); {added} rows were"
+                f" written, {removed} removed, and {before} would become {plan.rows}; nothing is published"
+            )
+
+    def _check_deletions(self, counts: MergeCounts, live: Sequence[FileScanTask]) -> None:
+        before = self._rows_in(live)
+        if counts.deleted > self.limits.max_deleted * before:
+            raise PublishRefusedError(
+                f"{counts.deleted} of {before} rows would be deleted, and max_deleted allows"
+                f" {self.limits.max_deleted:.0%}; nothing was published and readers keep the old table; if the source"
+                " is right, set max_deleted to a greater share and run again: nothing is fetched again"
+            )
+
+    def _check_bytes(self, hit: Sequence[FileScanTask], live: Sequence[FileScanTask]) -> None:
+        size = sum(task.file.file_size_in_bytes for task in hit)
+        whole = sum(task.file.file_size_in_bytes for task in live)
+        most = self.limits.max_rewrite_bytes
+        advice = "partition or sort the table by a column that recent records share, or use a full refresh"
+        if most is not None and size > most:
+            raise PublishRefusedError(
+                f"the changed keys are in {len(hit)} files of {size:,} bytes, which would have to be written again, and"
+                f" max_rewrite_bytes is {most:,}; {advice}, or set a greater number and run again: nothing is fetched"
+                " again"
+            )
+        if size > _LARGE_SHARE * whole and len(hit) > 1:
+            _log.warning(
+                "the changed keys are in %s of %s files, %s of %s bytes, which are written again; if that is so at each"
+                " sync, %s",
+                *(len(hit), len(live), f"{size:,}", f"{whole:,}", advice),
+            )
+
+    def _rows_in(self, live: Iterable[FileScanTask]) -> int:
+        return sum(self._hits[task.file.file_path].total for task in live)
+
+
+def _untouched(task: FileScanTask) -> Replaced:
+    nothing: _Numbers = np.zeros(0, dtype=np.int64)
+    return Replaced(task, nothing, nothing.astype(bool), nothing, nothing)
+
+
+def _digest(group: Sequence[Replaced]) -> bytes:
+    digest = hashlib.blake2b()
+    for rows in group:
+        for numbers in (rows.rows, rows.compares, rows.parts, rows.places):
+            digest.update(len(numbers).to_bytes(8, "big") + numbers.tobytes())
+    return digest.digest()
+
+
+def _grouped(replaced: list[tuple[Replaced, _Numbers]]) -> list[list[tuple[Replaced, _Numbers]]]:
+    """Return files to write together: small ones of one partition, so that their rows share new files."""
+    groups: dict[Any, list[tuple[Replaced, _Numbers]]] = {}
+    result = []
+    for item in replaced:
+        file = item[0].file.file
+        if file.file_size_in_bytes >= _SMALL_BYTES:
+            result.append([item])
+        else:
+            groups.setdefault((file.spec_id, str(file.partition)), []).append(item)
+    for group in groups.values():
+        result += _shares(group, 1, lambda item: item[0].file.file.file_size_in_bytes)
+    return result
+
+
+def _shares(items: Sequence[Any], least: int, size_of: Callable[[Any], int]) -> list[list[Any]]:
+    """Divide the items into shares of about equal size: as many as there are cores, more where there is much."""
+    count = max(1, min(len(items), max(least, sum(map(size_of, items)) // _BYTES_A_TASK)))
+    totals, shares = [0] * count, [[] for _ in range(count)]  # type: ignore[var-annotated]
+    for item in sorted(items, key=size_of, reverse=True):
+        lightest = totals.index(min(totals))
+        totals[lightest] += size_of(item)
+        shares[lightest].append(item)
+    return [share for share in shares if share]
+
+
+def _key_finder(keys: pa.ChunkedArray) -> Callable[[Any, Any], bool]:
+    """Return a function that tells whether any of the sorted keys may be between two values."""
+    few = keys if len(keys) <= _MOST_KEYS_PRUNED else pc.take(keys, pa.array([0, len(keys) - 1]))
+    values = [value for value in few.to_pylist() if value is not None]
+    if len(few) < len(keys):
+        return lambda lower, upper: bool(values) and not (upper < values[0] or lower > values[-1])
+
+    def any_between(lower: Any, upper: Any) -> bool:
+        try:
+            place = bisect.bisect_left(values, lower)
+            return place < len(values) and values[place] <= upper
+        except TypeError:
+            return True  # the bounds are of another type than the keys, which says nothing
+
+    return any_between

@@ -1,0 +1,170 @@
+"""The publish of an incremental sync: the rows that were read are merged into the table, or appended to it.
+
+Rows and state are one commit. Where neither changes, there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+import pyarrow as pa
+
+from airflow_provider_rfr.exceptions import (
+    LedgerError,
+    PublishRefusedError,
+    ReconciliationError,
+    SchemaEvolutionError,
+)
+from airflow_provider_rfr.lake.commit_event import EVENT_KEY, Binding
+from airflow_provider_rfr.lake.commits import TargetChangedError
+from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
+from airflow_provider_rfr.lake.files import naming
+from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
+from airflow_provider_rfr.lake.sync_state import SyncState
+from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
+from airflow_provider_rfr.refresh.config import RefreshOptions
+from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
+from airflow_provider_rfr.refresh.merge_task import Batch, IndexedFile, KeyRules
+from airflow_provider_rfr.refresh.pages import key_columns
+from airflow_provider_rfr.refresh.publish import (
+    Publisher,
+    PublishOutcome,
+    commit_summary,
+    committed,
+    published_already,
+)
+from airflow_provider_rfr.refresh.publish_task import PublishResult, PublishTask, WrittenFile, drop_rows
+from airflow_provider_rfr.refresh.state import LedgerHeader
+from airflow_provider_rfr.refresh.sync import SyncChanges
+
+_log = logging.getLogger(__name__)
+
+
+class ChangesPublisher(Publisher):
+    """A publisher of the records that changed since the last sync."""
+
+    @property
+    def _options(self) -> RefreshOptions:
+        return self.config.options
+
+    def _check_staged_rows(self, header: LedgerHeader, staged: int) -> None:
+        """Allow any number of rows: few records change, or none."""
+
+    def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
+        tasks, target = self._plan(header, staged)
+        try:
+            results = self._typed(tasks, target, staged)
+            changes = SyncChanges.of(results)
+            changes.check(self.target.name, staged)
+            self.ledger.check_epoch()
+        except BaseException:
+            target.discard()
+            raise
+        try:
+            return self._merge_and_commit(header, target, tasks[0], changes, results)
+        except (TargetChangedError, SchemaEvolutionError, PublishRefusedError, ReconciliationError):
+            # Each of them is raised where no commit was tried; after another error, the table may name the files.
+            target.discard()
+            raise
+        finally:
+            self.ledger.store.delete_folder(self._scratch(header))
+
+    def _index_of(self, rows: pa.Schema) -> KeyRules:
+        """Return the columns by which the rows of the batch are found in the table."""
+        cursor, key = self._cursor_in(rows), key_columns(self.stream.primary_key, rows)
+        if self._options.mode == "merge":
+            return KeyRules(key, cursor)
+        # A version of a row is left out where the table has it; without a key, a row that is equal in all columns.
+        names = key or tuple((name,) for name in rows.names if name not in SYSTEM_COLUMNS.names)
+        return KeyRules(tuple(dict.fromkeys((*names, (cursor.name,)))), None)
+
+    def _merge_and_commit(
+        self,
+        header: LedgerHeader,
+        target: FileTarget,
+        task: PublishTask,
+        changes: SyncChanges,
+        results: Sequence[PublishResult],
+    ) -> PublishOutcome:
+        """Merge the rows into the table in one commit; in none where neither rows nor state change."""
+        sync, before = self.sync, None if self.sync is None else self.sync.state
+        assert sync is not None
+        assert before is not None
+        written = {file.file.location: file for result in results for file in result.written}
+        merge = self._merge_of(task, target, written, results)
+        state = sync.next_state(self.book.slices, changes.seen, header.opened_at)
+
+        def commit() -> PublishOutcome:
+            self.ledger.check_epoch()
+            self.target.reload()
+            if (earlier := published_already(self.target, self.ledger.id, header)) is not None:
+                return earlier
+            found = self.target.sync_state()
+            if found is None or found.digest != before.digest:
+                raise LedgerError(
+                    f"the state of {self.target.name} changed after this sync was opened, by a rollback or by"
+                    " another writer; the next attempt reads what it then lacks"
+                )
+            plan = merge.plan(self.target.reader(), self.target.live_files())
+            if not plan.counts.changes_rows and not sync.moves_state(before, state):
+                target.discard()
+                return PublishOutcome(
+                    self.target.snapshot_id, plan.rows, pages_skipped=self.skipped, changes=asdict(plan.counts)
+                )
+            return self._commit_merge(header, target, plan, state)
+
+        return committed(commit)
+
+    def _merge_of(
+        self,
+        task: PublishTask,
+        target: FileTarget,
+        written: Mapping[str, WrittenFile],
+        results: Sequence[PublishResult],
+    ) -> Merge:
+        parts = [IndexedFile(str(file.keys), location) for location, file in written.items()]
+        parts += [IndexedFile(location, None) for result in results for location in result.changes.deletions]
+
+        def without(dropped: Sequence[tuple[str, Sequence[int]]]) -> list[StoredFile]:
+            hit = [(replace(task, index=None, key_columns=()), written[location], rows) for location, rows in dropped]
+            again = self.jobs.run(lambda item: drop_rows(*item), hit)
+            return [file.file for files in again for file in files]
+
+        options = self._options
+        limits = MergeLimits(options.mode == "append", options.max_rewrite_bytes, options.max_deleted)
+        files = {location: file.file for location, file in written.items()}
+        rules = task.index or KeyRules((), None)
+        return Merge(self.jobs, Batch(self.ledger.store, tuple(parts)), rules, target, limits, files, without)
+
+    def _commit_merge(
+        self, header: LedgerHeader, target: FileTarget, plan: MergePlan, state: SyncState
+    ) -> PublishOutcome:
+        counts = asdict(plan.counts)
+        rows = plan.counts.inserted + plan.counts.updated
+        binding = Binding(self.target.name, self.stream.name, rows, sum(file.size for file in plan.new))
+        more = {"pages-skipped": self.skipped, "records-missing": self.missing, "doubled-keys": plan.doubled}
+        more |= {name.replace("_", "-"): count for name, count in counts.items()}
+        summary = commit_summary(self.ledger.id, header, self.config, binding, self.fetched, more)
+        if not plan.counts.changes_rows:
+            # Only the state moves: nobody is to be told of new rows.
+            del summary[EVENT_KEY]
+        summary |= self.target.state_properties(state)
+        if plan.doubled:
+            _log.warning("%s: %s rows had a key that another row has, too", self.target.name, plan.doubled)
+        with naming(target.folder):
+            new = [file.describe(target.layout) for file in plan.new]
+            publication = self.target.merge(plan.old, new, (self.ledger.id, header.generation), summary)
+        try:
+            target.collect(plan.new)
+        except OSError as error:
+            _log.warning("published; files of earlier attempts could not be collected: %s", error)
+        return PublishOutcome(
+            publication.snapshot_id,
+            plan.rows,
+            pages_skipped=self.skipped,
+            records_missing=self.missing,
+            schema_changes=publication.summary.get(SCHEMA_CHANGES_KEY),
+            changes=counts,
+        )

@@ -1,0 +1,142 @@
+"""The plan of an incremental sync: the state that it continues, and the one that its commit leaves in the table."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
+from airflow_provider_rfr.lake.sync_state import SyncState
+from airflow_provider_rfr.refresh.cursor_values import greatest, text_of
+from airflow_provider_rfr.streams.core import key_paths
+from airflow_provider_rfr.streams.incremental import IncrementalRead
+from airflow_provider_rfr.streams.moments import write_moment
+from airflow_provider_rfr.streams.paged import PagedStream
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.publish_task import PublishResult
+
+_log = logging.getLogger(__name__)
+
+_FORGOTTEN_AFTER: Final = 10
+"""Syncs in a row that do not list a partition, after which its value is dropped from the state."""
+
+
+def rules_of(stream: PagedStream, read: IncrementalRead) -> dict[str, Any]:
+    """Return the rules under which a state can be continued."""
+    column = read.column
+    cursor = {"field": column.name, "type": column.kind, "format": column.format, "timezone": column.timezone}
+    return {"cursor": cursor, "primary_key": [list(path) for path in key_paths(stream.primary_key)]}
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlan:
+    """The plan of one generation of a stream that is read incrementally.
+
+    :ivar rules: as of :func:`rules_of`
+    :ivar state: of the table when the generation was opened; None for a full refresh, which replaces it
+    """
+
+    read: IncrementalRead
+    rules: Mapping[str, Any]
+    state: SyncState | None
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether all rows are read, and replace the table's."""
+        return self.state is None
+
+    def check(self, table: str) -> None:
+        """Check that the table's state can be continued.
+
+        :raises SyncStateError: the cursor or the key has changed since
+        """
+        if self.state is None or self.state.rules == self.rules:
+            return
+        names = [name for name, value in self.rules.items() if self.state.rules.get(name) != value]
+        raise SyncStateError(
+            f"{table} was synced with another {' and '.join(names) or 'rule'}: {json.dumps(self.state.rules)}, now"
+            f" {json.dumps(self.rules)}; run once with full_refresh: true"
+        )
+
+    def next_state(self, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime) -> SyncState:
+        """Return the state after the generation is published.
+
+        A partition's value is the greatest that was ever seen in it, and never goes back. It is not later than the
+        opening; after a full refresh, less the time in which records may still appear.
+
+        :param slices: JSON of each partition's slice
+        :param seen: the greatest comparable value, by the partition's place; missing where there was none
+        :param opened_at: when the generation was opened
+        """
+        column, before = self.read.column, self.state.values if self.state is not None else {}
+        values, listed = dict(before), set()
+        latest = write_moment(opened_at - self.read.settle if self.is_full else opened_at)
+        for ordinal, text in enumerate(slices):
+            stream_slice = json.loads(text)
+            key = self.read.partition_of(stream_slice)
+            listed.add(key)
+            found = text_of(seen[ordinal], column) if ordinal in seen else None
+            if found is not None and column.kind == "datetime":
+                # A time that has not come yet, of a clock that is ahead or of a mistake, must not hide later changes.
+                found = min(found, latest)
+            candidates = values.get(key), found, self.read.reached(stream_slice, opened_at)
+            if (value := greatest(*candidates, column=column)) is not None:
+                values[key] = value
+        unlisted = {} if self.state is None else dict(self.state.unlisted)
+        counts = {key: unlisted.get(key, 0) + 1 for key in values if key not in listed}
+        forgotten = {key for key, count in counts.items() if count >= _FORGOTTEN_AFTER}
+        kept = {key: value for key, value in values.items() if key not in forgotten}
+        return SyncState(self.rules, kept, {key: count for key, count in counts.items() if key not in forgotten})
+
+    def moves_state(self, before: SyncState, after: SyncState) -> bool:
+        """Tell whether a commit is worth it that changes no row: the state advances by a step of the stream."""
+        return after.values != before.values and self.read.moves_by_steps
+
+
+@dataclass(frozen=True, slots=True)
+class SyncChanges:
+    """The findings in the records of a generation, beside their rows.
+
+    :ivar seen: the greatest comparable cursor value, by the place of the partition
+    :ivar without_cursor: records without a usable cursor value
+    :ivar without_key: the first record without a whole key
+    """
+
+    seen: Mapping[int, Any]
+    without_cursor: int
+    without_key: str | None
+
+    @classmethod
+    def of(cls, results: Iterable[PublishResult]) -> SyncChanges:
+        """Gather the results of all tasks."""
+        seen: dict[int, Any] = {}
+        without_cursor, without_key = 0, None
+        for result in results:
+            changes = result.changes
+            for ordinal, value in changes.seen.items():
+                seen[ordinal] = max(seen.get(ordinal, value), value)
+            without_cursor += changes.without_cursor
+            without_key = without_key or changes.without_key
+        return cls(seen, without_cursor, without_key)
+
+    def check(self, table: str, staged: int) -> None:
+        """Check that the records can be merged.
+
+        :raises PublishRefusedError: a record has no key, or none has a cursor value
+        """
+        if self.without_key is not None:
+            raise PublishRefusedError(
+                f"{table}: {self.without_key}, and the key says which row a record replaces; nothing was published"
+            )
+        if staged and self.without_cursor == staged:
+            raise PublishRefusedError(
+                f"{table}: none of {staged} records has a usable cursor value, so the next sync would read the same"
+                " again; correct incremental.cursor_field, its type or its format; nothing was published"
+            )
+        if self.without_cursor:
+            _log.warning("%s: %s of %s records have no usable cursor value", table, self.without_cursor, staged)

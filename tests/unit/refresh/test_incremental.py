@@ -1,0 +1,306 @@
+"""Incremental syncs against a table: append and merge, what the records become, and the state that the commit keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.sync_state import read_state
+from airflow_provider_rfr.refresh.after_publish import RefreshFigures
+from airflow_provider_rfr.refresh.config import parse_config
+from tests.unit.refresh import changing_source
+from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
+from tests.unit.refresh.in_driver import refresh_of
+
+TABLE = "raw.orders"
+
+
+class Shop:
+    """A lake, and an API whose records change."""
+
+    def __init__(self, folder: Path) -> None:
+        self.properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+        self.catalog = open_catalog(LakeSettings("rfr", self.properties))
+        self.config: dict[str, Any] = {}
+
+    def change(self, number: int, at: float, value: str = "x", shop: str = "a", **more: Any) -> None:
+        """Add a version of a record to what the API gives."""
+        RECORDS.append({"id": number, "updated_at": moment(at), "value": value, "shop": shop, **more})
+
+    def sync(self, mode: str = "merge", full: bool = False, **options: Any) -> RefreshFigures:
+        document = {
+            "source": {"class": f"{changing_source.__name__}:Orders", "config": self.config},
+            "streams": ["orders"],
+            "target": TABLE,
+            "lake": {"name": "rfr", "properties": self.properties},
+            "sync": "full" if full else "incremental",
+            "options": {"mode": "replace" if full else mode, "max_deleted": 1, "max_shrink": None, **options},
+        }
+        ASKED.clear()
+        return refresh_of(parse_config(document), self.catalog).run()
+
+    @property
+    def table(self) -> Any:
+        return self.catalog.load_table(TABLE)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        rows = self.table.scan(selected_fields=("id", "value")).to_arrow().to_pylist()
+        return sorted((row["id"], row["value"]) for row in rows)
+
+    @property
+    def state(self) -> dict[str, str]:
+        state = read_state(self.table)
+        assert state is not None
+        return dict(state.values)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    RECORDS.clear()
+    yield Shop(tmp_path)
+    RECORDS.clear()
+
+
+def test_the_first_sync_reads_everything_and_the_next_one_changes_alone(shop: Shop) -> None:
+    for number in range(5):
+        shop.change(number, number)
+    first = shop.sync()
+    assert (first.rows, first.changes) == (5, None)
+    assert shop.state == {'{"shop":"a"}': "2024-01-01T00:00:04.000000Z"}
+    shop.change(1, 10, "changed")
+    shop.change(7, 11, "new")
+    second = shop.sync()
+    assert {bound for bound, _ in ASKED} == {"2024-01-01T00:00:04.000000Z"}
+    assert shop.rows() == [(0, "x"), (1, "changed"), (2, "x"), (3, "x"), (4, "x"), (7, "new")]
+    assert second.changes == {
+        "inserted": 1,
+        "updated": 1,
+        "unchanged": 1,  # the last record of the first sync, which is at the bound
+        "stale": 0,
+        "deleted": 0,
+        "unknown_deletions": 0,
+        "older_versions": 0,
+    }
+    assert second.rows == 6
+    assert shop.state == {'{"shop":"a"}': "2024-01-01T00:00:11.000000Z"}
+
+
+def counted(figures: RefreshFigures) -> dict[str, int]:
+    """What became of the records, without zeros."""
+    assert figures.changes is not None
+    return {name: count for name, count in figures.changes.items() if count}
+
+
+def begun(shop: Shop, rows: int = 3, mode: str = "merge") -> None:
+    """Sync a table with these rows."""
+    for number in range(rows):
+        shop.change(number, number)
+    shop.sync(mode)
+
+
+def test_a_record_that_is_deleted_removes_its_row_and_an_unknown_one_nothing(shop: Shop) -> None:
+    begun(shop)
+    shop.change(1, 10, deleted=True)
+    shop.change(9, 10, deleted=True)
+    assert counted(shop.sync()) == {"deleted": 1, "unknown_deletions": 1, "unchanged": 1}
+    assert shop.rows() == [(0, "x"), (2, "x")]
+
+
+def test_deleted_records_are_left_out_of_a_full_refresh(shop: Shop) -> None:
+    shop.change(0, 0)
+    shop.change(1, 1, deleted=True)
+    shop.sync()
+    assert shop.rows() == [(0, "x")]
+    assert "_rfr_deleted" not in shop.table.schema().column_names
+
+
+def test_of_several_versions_in_a_batch_the_newest_by_cursor_counts(shop: Shop) -> None:
+    begun(shop)
+    shop.change(1, 12, "newest")
+    shop.change(1, 11, "older")
+    shop.change(5, 13, "gone")
+    shop.change(5, 14, deleted=True)
+    assert counted(shop.sync()) == {"updated": 1, "older_versions": 2, "unknown_deletions": 1, "unchanged": 1}
+    assert shop.rows() == [(0, "x"), (1, "newest"), (2, "x")]
+
+
+def test_a_record_that_is_older_than_the_row_is_stale(shop: Shop) -> None:
+    begun(shop)
+    shop.change(1, 20, "new")
+    shop.sync()
+    RECORDS.clear()
+    shop.config = {"shops": ["a", "b"]}
+    shop.change(1, 15, "of a second shop, and older", shop="b")
+    assert counted(shop.sync()) == {"stale": 1}
+    assert (1, "new") in shop.rows()
+
+
+def test_unchanged_records_make_no_commit_and_no_file(shop: Shop) -> None:
+    begun(shop)
+    before = (
+        shop.table.metadata.current_snapshot_id,
+        sorted(Path(shop.properties["warehouse"][7:]).glob("raw/orders/data/*")),
+    )
+    assert counted(shop.sync()) == {"unchanged": 1}
+    assert (
+        shop.table.metadata.current_snapshot_id,
+        sorted(Path(shop.properties["warehouse"][7:]).glob("raw/orders/data/*")),
+    ) == before
+
+
+def test_append_keeps_every_version_and_none_twice(shop: Shop) -> None:
+    begun(shop)
+    shop.change(1, 10, "a")
+    shop.change(1, 11, "b")
+    assert counted(shop.sync("append")) == {"inserted": 2, "unchanged": 1}
+    assert shop.rows() == [(0, "x"), (1, "a"), (1, "b"), (1, "x"), (2, "x")]
+    assert counted(shop.sync("append")) == {"unchanged": 1}
+
+
+def test_append_without_a_key_compares_whole_rows(shop: Shop) -> None:
+    shop.config = {"key": None, "deletes": False}
+    begun(shop, mode="append")
+    shop.change(2, 2, "other")
+    assert counted(shop.sync("append")) == {"inserted": 1, "unchanged": 1}
+
+
+def test_a_rollback_takes_the_state_back_with_the_rows(shop: Shop) -> None:
+    begun(shop)
+    before = shop.table.metadata.current_snapshot_id
+    shop.change(1, 10, "changed")
+    shop.sync()
+    shop.table.manage_snapshots().rollback_to_snapshot(before).commit()
+    assert shop.state == {'{"shop":"a"}': "2024-01-01T00:00:02.000000Z"}
+    assert counted(shop.sync()) == {"updated": 1, "unchanged": 1}
+    assert (1, "changed") in shop.rows()
+
+
+def test_a_full_refresh_in_between_replaces_rows_and_state(shop: Shop) -> None:
+    begun(shop)
+    RECORDS.clear()
+    shop.change(5, 50)
+    shop.sync(full=True)
+    assert shop.rows() == [(5, "x")]
+    assert shop.state == {'{"shop":"a"}': "2024-01-01T00:00:50.000000Z"}
+
+
+def test_keys_that_the_table_has_twice_are_replaced_as_a_whole(shop: Shop) -> None:
+    begun(shop)
+    shop.table.append(shop.table.scan(row_filter="id = 1").to_arrow())
+    shop.change(1, 10, "once")
+    assert counted(shop.sync()) == {"updated": 1, "unchanged": 1}
+    assert shop.rows() == [(0, "x"), (1, "once"), (2, "x")]
+
+
+def test_rows_that_others_deleted_stay_deleted(shop: Shop) -> None:
+    begun(shop, 4)
+    shop.table.delete("id = 0")
+    shop.change(1, 10, "changed")
+    shop.sync()
+    assert shop.rows() == [(1, "changed"), (2, "x"), (3, "x")]
+
+
+def test_new_columns_are_added_and_old_rows_have_none(shop: Shop) -> None:
+    begun(shop)
+    shop.change(1, 10, "changed", more=5)
+    shop.sync()
+    rows = shop.table.scan().to_arrow().to_pylist()
+    assert {row["id"]: row["more"] for row in rows} == {0: None, 1: 5, 2: None}
+
+
+def test_integers_and_partitions_have_states_of_their_own(shop: Shop) -> None:
+    shop.config = {"shops": ["a", "b"], "cursor": "version"}
+    shop.change(1, 0, version=2**60)
+    shop.change(2, 0, shop="b", version=7)
+    shop.sync()
+    assert shop.state == {'{"shop":"a"}': str(2**60), '{"shop":"b"}': "7"}
+    shop.config["shops"] = ["a", "b", "c"]
+    shop.change(3, 0, shop="c", version=1)
+    shop.change(2, 0, "changed", shop="b", version=8)
+    assert counted(shop.sync()) == {"inserted": 1, "updated": 1, "unchanged": 1, "older_versions": 1}
+    assert {bound for bound, token in ASKED if not token} == {"", "7", str(2**60)}
+
+
+def test_a_time_that_has_not_come_yet_does_not_hide_later_changes(shop: Shop) -> None:
+    begun(shop)
+    RECORDS.append({"id": 8, "updated_at": "9999-01-01T00:00:00Z", "value": "mistake", "shop": "a"})
+    shop.sync()
+    opened = shop.state['{"shop":"a"}']
+    assert opened < "2100"
+    shop.change(9, 0, "late")
+    RECORDS[-1]["updated_at"] = opened
+    shop.sync()
+    assert (9, "late") in shop.rows()
+
+
+def test_keys_of_several_columns_and_nested_values_are_compared_exactly(shop: Shop) -> None:
+    shop.config = {"key": ["id", ["place", "code"]]}
+    for number, code in ((1, "1"), (11, ""), (1, "11"), (2, "x")):
+        shop.change(number, 0, place={"code": code, "tags": ["a", None]})
+    shop.sync()
+    RECORDS.clear()
+    shop.change(1, 0, place={"code": "1", "tags": ["a", None]})
+    shop.change(11, 1, "changed", place={"code": "", "tags": ["a"]})
+    shop.change(1, 1, place={"code": "111", "tags": []})
+    assert counted(shop.sync()) == {"unchanged": 1, "updated": 1, "inserted": 1}
+    assert shop.rows() == [(1, "x"), (1, "x"), (1, "x"), (2, "x"), (11, "changed")]
+
+
+def test_a_record_without_a_key_is_named(shop: Shop) -> None:
+    begun(shop)
+    shop.change(3, 10)
+    RECORDS[-1]["id"] = None
+    with pytest.raises(PublishRefusedError, match=r"partition .*, page 1, record 2: id is null"):
+        shop.sync()
+    assert shop.rows() == [(0, "x"), (1, "x"), (2, "x")]
+
+
+def test_too_many_deletions_are_refused_and_allowed_without_reading_again(shop: Shop) -> None:
+    begun(shop)
+    shop.change(1, 10, deleted=True)
+    with pytest.raises(PublishRefusedError, match="max_deleted"):
+        shop.sync(max_deleted=0.2)
+    shop.sync(max_deleted=0.5)
+    assert not ASKED
+    assert shop.rows() == [(0, "x"), (2, "x")]
+
+
+def test_a_merge_that_would_write_too_much_again_is_refused(shop: Shop) -> None:
+    begun(shop)
+    shop.change(1, 10, "changed")
+    with pytest.raises(PublishRefusedError, match="max_rewrite_bytes"):
+        shop.sync(max_rewrite_bytes=1)
+
+
+def test_small_files_are_written_together(shop: Shop) -> None:
+    begun(shop)
+    for number in range(10, 50):
+        shop.change(number, number)
+        shop.sync()
+    assert len(list(shop.table.scan().plan_files())) < 36
+    assert [number for number, _ in shop.rows()] == [0, 1, 2, *range(10, 50)]
+
+
+def test_another_cursor_asks_for_a_full_refresh(shop: Shop) -> None:
+    shop.config = {"cursor": "version"}
+    shop.change(1, 0, version=1)
+    shop.sync()
+    shop.config = {}
+    with pytest.raises(SyncStateError, match="full_refresh"):
+        shop.sync()
+    shop.sync(full=True)
+    assert shop.state == {'{"shop":"a"}': "2024-01-01T00:00:00.000000Z"}
+
+
+def test_records_without_any_cursor_value_are_refused(shop: Shop) -> None:
+    begun(shop)
+    RECORDS.clear()
+    shop.change(6, 0, "y")
+    RECORDS[-1]["updated_at"] = "soon"
+    with pytest.raises(PublishRefusedError, match="none of 1 records has a usable cursor"):
+        shop.sync()
