@@ -7,7 +7,7 @@ from typing import Any
 _DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
 _INTEGRATION = "Resumable full refresh"
 _HOOKS = ("api", "builtins", "connections", "control_store", "lake", "webhooks")
-_OPERATORS = ("builtins", "connections", "full_refresh", "sinks", "webhooks")
+_OPERATORS = ("builtins", "connections", "full_refresh", "incremental", "sinks", "webhooks")
 
 
 def get_provider_info() -> dict[str, Any]:

@@ -295,8 +295,9 @@ _TABLES = (
 )
 
 
+_ARG_TABLE = Arg(("table",), metavar="TABLE", help="namespace.table")
 _ONE_REFRESH = (
-    Arg(("table",), metavar="TABLE", help="namespace.table"),
+    _ARG_TABLE,
     Arg(
         ("--replace-where",),
         metavar="FILTER",
@@ -305,6 +306,9 @@ _ONE_REFRESH = (
 )
 
 _refresh = partial(_command, group="refresh", last=_OF_LAKE)
+
+
+_state = partial(_command, group="refresh state", module="sync_state", last=_OF_LAKE)
 _REFRESH = (
     _refresh(
         "list", "Show the newest refresh of each table, those in trouble first", _ARG_TABLES, function="list_refreshes"
@@ -322,6 +326,21 @@ _REFRESH = (
         "Drop a table's ledger, so that the next run reads all pages again; the table itself stays",
         *_ONE_REFRESH,
         example="raw.orders",
+    ),
+    GroupCommand(
+        name="state",
+        help="The state of a table's incremental sync",
+        subcommands=(
+            _state("show", "Print the state as JSON; exit code 1 if there is none", _ARG_TABLE, example="raw.orders"),
+            _state(
+                "set",
+                "Set the state in an empty snapshot of its own, from where the next sync starts",
+                _ARG_TABLE,
+                Arg(("file",), nargs="?", metavar="FILE", help="As `state show` prints it (default: standard input)"),
+                function="set_from_file",
+                example="raw.orders state.json",
+            ),
+        ),
     ),
 )
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.operators.builtins import BuiltinMigrationOperator, RefreshMaterializedViewOperator
     from airflow_provider_rfr.operators.connections import AlterConnectionOperator
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
+    from airflow_provider_rfr.operators.incremental import IncrementalSyncOperator
     from airflow_provider_rfr.operators.sinks import SinkOperator
     from airflow_provider_rfr.operators.webhooks import CommitWebhookOperator, WebhookOperationOperator
 
@@ -18,6 +19,7 @@ __all__ = [
     "AlterConnectionOperator",
     "BuiltinMigrationOperator",
     "CommitWebhookOperator",
+    "IncrementalSyncOperator",
     "RefreshMaterializedViewOperator",
     "ResumableFullRefreshOperator",
     "SinkOperator",
@@ -32,6 +34,7 @@ __getattr__ = lazy_exports(
         "builtins": ("BuiltinMigrationOperator", "RefreshMaterializedViewOperator"),
         "connections": ("AlterConnectionOperator",),
         "full_refresh": ("ResumableFullRefreshOperator",),
+        "incremental": ("IncrementalSyncOperator",),
         "sinks": ("SinkOperator",),
         "webhooks": ("CommitWebhookOperator", "WebhookOperationOperator"),
     },

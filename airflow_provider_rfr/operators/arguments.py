@@ -41,6 +41,9 @@ def option_fields(*without: str) -> dict[str, Param]:
     notes = re.findall(r":ivar (\w+): (.)(.*?)(?=\n:ivar|\Z)", text, re.DOTALL)
     meanings = {name: " ".join(f"{first.upper()}{rest}".split()) for name, first, rest in notes}
     schemas = RefreshOptions.model_json_schema()["properties"]
+    # Of an incremental sync, which is another operator's.
+    schemas["mode"]["enum"] = [mode for mode in schemas["mode"]["enum"] if mode != "merge"]
+    without = (*without, "max_deleted", "max_rewrite_bytes")
     return {
         name: Param(
             section="Options",

@@ -1,0 +1,70 @@
+"""The operator of an incremental sync: the same application reads the changes since the last sync."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.dag_arguments import is_pending
+from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.lake import LakeSettings
+
+_WRITES = ("merge", "append")
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none", ""})
+
+
+class IncrementalSyncOperator(ResumableFullRefreshOperator):
+    """Sync tables with the records of an API that changed since the last sync; an attempt that dies is resumed.
+
+    The first sync of a table reads everything and replaces the table, as a full refresh does. Later ones ask for the
+    records from the state on that the table's own commits carry, so a table that is rolled back is synced again from
+    there. The streams declare ``incremental``. Takes every argument of :class:`ResumableFullRefreshOperator`; the
+    options ``mode`` and ``replace_where`` are not for it.
+
+    :param write: ``merge``, the default: a record replaces the row with its primary key; or ``append``: each version of
+        a record is a row of its own
+    :param full_refresh: read everything and replace the table, e.g. from the form of a run; default false (templated)
+    :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
+    """
+
+    template_fields: Sequence[str] = (*ResumableFullRefreshOperator.template_fields, "full_refresh")
+
+    def __init__(
+        self,
+        *,
+        write: Literal["merge", "append"] = "merge",
+        full_refresh: bool | str = False,
+        name: str = "rfr-incremental-sync",
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(options := kwargs.get("options"), Mapping):
+            for option, remedy in (("mode", "use write"), ("replace_where", "use a full refresh of that part")):
+                if option in options:
+                    raise ConfigurationError(f"options.{option}", "is not for an incremental sync", remedy)
+        super().__init__(name=name, **kwargs)
+        self.write = write
+        self.full_refresh = full_refresh
+        if write not in _WRITES:
+            raise ConfigurationError("write", f"{write!r} is no way to write", f"choose one of {', '.join(_WRITES)}")
+        if not is_pending(full_refresh):
+            _truth_of(full_refresh)
+
+    def document_without_run(self, lake: LakeSettings) -> dict[str, Any]:
+        document = super().document_without_run(lake)
+        if _truth_of(self.full_refresh):
+            return document
+        return {**document, "sync": "incremental", "options": {**document["options"], "mode": self.write}}
+
+
+def _truth_of(value: Any) -> bool:
+    """Return the value of ``full_refresh``, which a template may have rendered as text.
+
+    :raises ConfigurationError: it is neither true nor false
+    """
+    text = str(value).strip().lower()
+    if text not in _TRUE | _FALSE:
+        raise ConfigurationError("full_refresh", f"{value!r} is neither true nor false", "write True or False")
+    return text in _TRUE

@@ -1,0 +1,59 @@
+"""The operator of incremental syncs: its own arguments, and the document that it ships."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.catalog import LakeSettings
+from airflow_provider_rfr.operators import IncrementalSyncOperator, ResumableFullRefreshOperator
+from airflow_provider_rfr.sample_api import SHOP
+from tests.unit.messages import raises
+
+
+def operator(**arguments: Any) -> IncrementalSyncOperator:
+    whole = {"source": {"file": str(SHOP)}, "streams": ["shipments"], "target": "raw.{stream}", **arguments}
+    return IncrementalSyncOperator(task_id="sync", **whole)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"write": "upsert"},
+        {"options": {"mode": "merge"}},
+        {"options": {"replace_where": "day = 1"}},
+        {"full_refresh": "perhaps"},
+    ],
+)
+def test_a_mistake_is_found_while_the_dag_is_parsed(arguments: dict[str, Any]) -> None:
+    with raises(ConfigurationError):
+        operator(**arguments)
+
+
+def test_a_full_refresh_can_not_merge() -> None:
+    whole = {"source": {"file": str(SHOP)}, "streams": ["shipments"], "target": "raw.{stream}"}
+    with raises(ConfigurationError):
+        ResumableFullRefreshOperator(task_id="refresh", options={"mode": "merge"}, **whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sync", "mode"),
+    [
+        ({}, "incremental", "merge"),
+        ({"write": "append"}, "incremental", "append"),
+        ({"full_refresh": True}, "full", "replace"),
+        ({"full_refresh": "True"}, "full", "replace"),
+        ({"full_refresh": "none"}, "incremental", "merge"),
+    ],
+)
+def test_the_document_says_how_the_table_is_synced(
+    arguments: dict[str, Any], sync: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = operator(**arguments)
+    read = {"source": {"file": str(SHOP)}, "streams": ["shipments"], "target": "raw.{stream}"}
+    whole = {**read, "lake": {"name": "rfr", "properties": {}}, "options": {"mode": "replace"}}
+    monkeypatch.setattr(ResumableFullRefreshOperator, "document_without_run", lambda *_: whole)
+    document = task.document_without_run(LakeSettings("rfr", {}))
+    assert (document.get("sync", "full"), document["options"]["mode"]) == (sync, mode)
