@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.catalog import _iceberg_runtime
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -38,25 +36,16 @@ __all__ = [
     "forget_plugins",
     "needs_deferral",
     "needs_sdk_timetables",
-    "needs_sql_on_spark",
     "needs_teams",
     "plugin_import_errors",
     "rfr_command",
 ]
 
 
-def _has_iceberg_runtime() -> bool:
-    try:
-        return bool(_iceberg_runtime())
-    except ConfigurationError:
-        return False
-
-
 needs_deferral = pytest.mark.skipif(
     int(version("apache-airflow-providers-apache-spark").partition(".")[0]) < 6,
     reason="Spark provider 5 waits for a driver in a cluster",
 )
-needs_sql_on_spark = pytest.mark.skipif(not _has_iceberg_runtime(), reason="Iceberg has no runtime for this Spark")
 needs_sdk_timetables = pytest.mark.skipif(not AIRFLOW_V_3_2_PLUS, reason="airflow.sdk has timetables since 3.2")
 needs_teams = pytest.mark.skipif(not AIRFLOW_V_3_2_PLUS, reason="Airflow has teams since 3.2")
 

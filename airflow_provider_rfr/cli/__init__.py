@@ -336,7 +336,7 @@ _REFRESH = (
                 "set",
                 "Set the state in an empty snapshot of its own, from where the next sync starts",
                 _ARG_TABLE,
-                Arg(("file",), nargs="?", metavar="FILE", help="As `state show` prints it (default: standard input)"),
+                _file("file", "As `state show` prints it (default: standard input)", nargs="?"),
                 function="set_from_file",
                 example="raw.orders state.json",
             ),

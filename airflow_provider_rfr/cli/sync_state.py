@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 from airflow_provider_rfr.cli.common import answered, command, lake_of, print_data, say
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -34,7 +33,7 @@ def set_from_file(args: Namespace) -> None:
 
     place = args.file or "standard input"
     try:
-        text = sys.stdin.read() if args.file is None else Path(args.file).read_text(encoding="utf-8")
+        text = sys.stdin.read() if args.file is None else args.file.read_text(encoding="utf-8")
         state = SyncState.from_json(json.loads(text))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError("file", f"{place} can't be read: {error}", "name a file with a state") from None

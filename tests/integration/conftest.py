@@ -16,7 +16,8 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.catalog import LakeSettings, _iceberg_runtime, open_catalog
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.postgres import PostgresServer
@@ -26,6 +27,16 @@ ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "spark_apps" / "full_refresh.py"
 CRASHING_APP = ROOT / "tests" / "integration" / "crashing_app.py"
 PYTHON_PATH = {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def _has_iceberg_runtime() -> bool:
+    try:
+        return bool(_iceberg_runtime())
+    except ConfigurationError:
+        return False
+
+
+needs_sql_on_spark = pytest.mark.skipif(not _has_iceberg_runtime(), reason="Iceberg has no runtime for this Spark")
 
 
 @dataclass

@@ -12,8 +12,8 @@ from airflow_provider_rfr.builtins.model import Column
 from airflow_provider_rfr.builtins.queries import output_columns
 from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, table_definition
-from tests.airflow_versions import needs_sql_on_spark
 from tests.integration.builtin_sql_deploy import Deploy
+from tests.integration.conftest import needs_sql_on_spark
 from tests.integration.test_builtin_sql import deploy
 from tests.unit.builtins.spark_queries import COLUMNS, QUERIES, TABLES
 from tests.unit.builtins.test_sql_problems import MISSING

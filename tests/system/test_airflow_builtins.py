@@ -13,8 +13,7 @@ import pytest
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.store.engine import open_store
-from tests.airflow_versions import needs_sql_on_spark
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import ROOT, needs_sql_on_spark
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE
 from tests.system.conftest import ENDED, SIZES, Story, new_airflow, wait_for

@@ -15,7 +15,7 @@ from airflow_provider_rfr.lake.commit_event import EVENT_KEY, Binding, CommitEve
 from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.partitions import live_pages
-from airflow_provider_rfr.refresh.publish import _commit_summary
+from airflow_provider_rfr.refresh.publish import commit_summary
 from tests.headers import header_of
 from tests.unit.messages import raises
 
@@ -45,7 +45,7 @@ def config(**run: Any) -> RefreshConfig:
 def summary(documents: int = 10, ledger: str = "ledger-1", **run: Any) -> dict[str, str]:
     binding = Binding("raw.orders", "orders", documents, 99)
     header = header_of(generation=4, epoch=2)
-    return _commit_summary(ledger, header, config(**run), binding, (NOON, LATER), {"pages-skipped": 0})
+    return commit_summary(ledger, header, config(**run), binding, (NOON, LATER), {"pages-skipped": 0})
 
 
 def event(*args: Any, **run: Any) -> CommitEvent:
