@@ -130,18 +130,24 @@ def snapshot_with_state(metadata: TableMetadata) -> Snapshot | None:
     return kept if (kept.sequence_number or 0) < (oldest.sequence_number or 0) else None
 
 
+def has_state(metadata: TableMetadata) -> bool:
+    """Tell whether the table has a state; it may be one that can't be read."""
+    summary = summary_of(snapshot_with_state(metadata))
+    return STATE_FILE_KEY in summary or summary.get(STATE_KEY, NO_STATE[STATE_KEY]) != NO_STATE[STATE_KEY]
+
+
 def read_state(table: Table) -> SyncState | None:
     """Return the state of the table as it was loaded; None if it has none.
 
     :raises SyncStateError: it can't be read: its file is missing or damaged, or another release wrote it
     """
+    if not has_state(table.metadata):
+        return None
     summary = summary_of(snapshot_with_state(table.metadata))
     if (location := summary.get(STATE_FILE_KEY)) is not None:
         content = _read_file(FileStore.of(table.io), location)
         if hashlib.sha256(content).hexdigest() != summary.get(_DIGEST_KEY):
             raise SyncStateError(f"{location} has another content than its snapshot says")
-    elif summary.get(STATE_KEY, NO_STATE[STATE_KEY]) == NO_STATE[STATE_KEY]:
-        return None
     else:
         content = summary[STATE_KEY].encode()
     try:

@@ -55,7 +55,7 @@ from airflow_provider_rfr.lake.schemas import (
     listed,
     target_schema,
 )
-from airflow_provider_rfr.lake.sync_state import SyncState, read_state, state_properties
+from airflow_provider_rfr.lake.sync_state import SyncState, has_state, read_state, state_properties
 from airflow_provider_rfr.lake.table_reader import TableReader, live_files
 
 if TYPE_CHECKING:
@@ -135,6 +135,11 @@ class TargetTable:
         :raises SyncStateError: it can't be read
         """
         return None if self._table is None else read_state(self._table)
+
+    @property
+    def has_state(self) -> bool:
+        """Tell whether the table has the state of an incremental sync."""
+        return self._table is not None and has_state(self._table.metadata)
 
     def state_properties(self, state: SyncState) -> dict[str, str]:
         """Return the properties by which a commit on the table carries the state."""

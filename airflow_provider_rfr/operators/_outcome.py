@@ -37,7 +37,11 @@ _log = logging.getLogger(__name__)
 _FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
 _MORE = (
     *("pages_fetched", "pages_skipped", "records_missing", "partitions", "duplicates_removed", "schema_changes"),
-    *("already_published", "seconds"),
+    *("already_published", "changes", "seconds"),
+)
+_OF_ONE_STREAM = (
+    *("stream", "target", "generation", "snapshot_id", "attempts"),
+    *("schema_changes", "already_published", "changes"),
 )
 LONGEST_SENTENCE = 2_000
 _ERROR_LINE = re.compile(r"(Exception in thread|Error:|ERROR\b|[\w.]+(Error|Exception): )")
@@ -50,12 +54,15 @@ def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     Airflow's pages, as all of JavaScript, round a number of its size.
     """
     result = {name: figures[name] for name in ("stream", "target", *_FIGURES, *_MORE) if name in figures}
+    if result.get("changes") is None:
+        # Of a full refresh.
+        result.pop("changes", None)
     if result.get("snapshot_id") is not None:
         result["snapshot_id"] = str(result["snapshot_id"])
     several = figures.get("streams")
     if not several:
         return result
-    for name in ("stream", "target", "generation", "snapshot_id", "attempts", "schema_changes", "already_published"):
+    for name in _OF_ONE_STREAM:
         result.pop(name, None)
     result["streams"] = {one["stream"]: result_of(one) for one in several}
     return result
@@ -82,8 +89,9 @@ def sentence_of(result: Mapping[str, Any]) -> str:
     """
     tables = list(result["streams"].values()) if "streams" in result else [result]
     before = [table for table in tables if table.get("already_published")]
-    now = [table for table in tables if table not in before]
-    sentences = []
+    synced = [table for table in tables if table not in before and "changes" in table]
+    now = [table for table in tables if table not in before and table not in synced]
+    sentences = [f"{table['target']}: {_changes(table['changes'])}; it has {table['rows']} rows" for table in synced]
     if now:
         rows, pages = (sum(table[name] for table in now) for name in ("rows", "pages"))
         seconds = (result.get("seconds") or {}).get("total")
@@ -93,6 +101,12 @@ def sentence_of(result: Mapping[str, Any]) -> str:
         verb = "was" if len(before) == 1 else "were"
         sentences.append(f"{_names(before)} {verb} published already by this run; nothing was read")
     return "; ".join(sentences)
+
+
+def _changes(counts: Mapping[str, int]) -> str:
+    """Return the records of an incremental sync in words."""
+    present = [f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    return ", ".join(present) or "no record changed"
 
 
 def _names(tables: Sequence[Mapping[str, Any]]) -> str:

@@ -560,7 +560,7 @@ class Publisher:
         if self._options.mode != "replace" or self._options.replace_where is not None:
             return {}
         if self.sync is None:
-            return dict(NO_STATE)
+            return dict(NO_STATE) if self.target.has_state else {}
         seen = SyncChanges.of(results).seen
         return self.target.state_properties(self.sync.next_state(self.book.slices, seen, header.opened_at))
 

@@ -282,8 +282,10 @@ def decide(
     if options.force_restart and not own:
         return _Decision(Opening.NEW, f"force_restart: generation {number} is abandoned")
     if base_state != header.base_state:
-        changed = "the table was rolled back or synced by others" if base_state else "another kind of sync was begun"
-        return _Decision(Opening.NEW, f"{changed} since generation {number} was opened, so it is abandoned")
+        changed = f"generation {number} was opened for another kind of sync"
+        if base_state and header.base_state:
+            changed = f"the table was rolled back, or synced by others, since generation {number} was opened"
+        return _Decision(Opening.NEW, f"{changed}, so it is abandoned")
     if (why := _why_not_resumed(header, prints, options, now or datetime.now(timezone.utc), own)) is not None:
         return _Decision(Opening.NEW, why)
     done = f"{header.pages} pages are committed, {header.partitions_done} of {header.partitions} partitions are done"

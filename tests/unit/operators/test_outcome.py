@@ -166,3 +166,12 @@ def test_one_error_that_no_retry_helps_does_not_end_the_retries_of_the_others() 
     broken = {"type": "RefreshFailedError", "cause": "SourceError", "message": "503", "stream": "b"}
     assert str(failure_of(refused, broken)) == "b: 503 (and 1 more)"
     assert isinstance(failure_of(refused, refused), AirflowFailException)
+
+
+def test_a_sync_says_what_became_of_the_records() -> None:
+    changes = {"inserted": 50, "updated": 600, "unchanged": 0, "unknown_deletions": 2}
+    synced = result_of({**FIGURES, "rows": 2000, "changes": changes})
+    assert synced["changes"] == changes
+    assert sentence_of(synced) == "raw.orders: 50 inserted, 600 updated, 2 unknown deletions; it has 2000 rows"
+    assert "no record changed" in sentence_of(result_of({**FIGURES, "changes": dict.fromkeys(changes, 0)}))
+    assert "changes" not in result_of({**FIGURES, "changes": None})
