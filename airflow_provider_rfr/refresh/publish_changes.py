@@ -21,13 +21,14 @@ from airflow_provider_rfr.lake.commit_event import EVENT_KEY, Binding
 from airflow_provider_rfr.lake.commits import TargetChangedError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import naming
+from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
 from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
 from airflow_provider_rfr.refresh.merge_task import Batch, IndexedFile, KeyRules
-from airflow_provider_rfr.refresh.pages import key_columns
+from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
 from airflow_provider_rfr.refresh.publish import (
     Publisher,
     PublishOutcome,
@@ -38,6 +39,7 @@ from airflow_provider_rfr.refresh.publish import (
 from airflow_provider_rfr.refresh.publish_task import PublishResult, PublishTask, WrittenFile, drop_rows
 from airflow_provider_rfr.refresh.state import LedgerHeader
 from airflow_provider_rfr.refresh.sync import SyncChanges
+from airflow_provider_rfr.streams.core import key_paths
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +53,19 @@ class ChangesPublisher(Publisher):
 
     def _check_staged_rows(self, header: LedgerHeader, staged: int) -> None:
         """Allow any number of rows: few records change, or none."""
+
+    def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
+        for path in key_paths(self.stream.primary_key) if self._options.mode == "merge" else ():
+            found = seen.schema
+            for name in path:
+                found = found.fields.get(name, InferredSchema())
+            if len(found.kinds) > 1:
+                raise PublishRefusedError(
+                    f"{self.target.name}: the key {'.'.join(path)} has values of several types"
+                    f" ({', '.join(sorted(found.kinds))}), so 1 and '1' would be one row; give it a type in columns of"
+                    " the stream; nothing was published"
+                )
+        return super()._prepare(header, seen)
 
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
         tasks, target = self._plan(header, staged)

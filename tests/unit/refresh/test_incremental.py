@@ -304,3 +304,12 @@ def test_records_without_any_cursor_value_are_refused(shop: Shop) -> None:
     RECORDS[-1]["updated_at"] = "soon"
     with pytest.raises(PublishRefusedError, match="none of 1 records has a usable cursor"):
         shop.sync()
+
+
+def test_keys_that_differ_only_in_type_are_refused(shop: Shop) -> None:
+    begun(shop)
+    shop.change(5, 10)
+    shop.change(5, 11)
+    RECORDS[-1]["id"] = "5"
+    with pytest.raises(PublishRefusedError, match="integer, string"):
+        shop.sync()
