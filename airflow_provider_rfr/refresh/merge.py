@@ -22,7 +22,7 @@ from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.table_reader import TableReader, bounds_of
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs
 from airflow_provider_rfr.refresh.merge_task import (
-    Batch,
+    ChangeBatch,
     Hits,
     KeyRules,
     Replaced,
@@ -139,7 +139,7 @@ class Merge:
     """
 
     jobs: Cluster | DriverJobs
-    batch: Batch
+    batch: ChangeBatch
     rules: KeyRules
     target: FileTarget
     limits: MergeLimits

@@ -115,7 +115,7 @@ class IndexedFile:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ChangeBatch:
     """The batch, or the share of it whose keys lie in a range; picklable, and loaded where it is used.
 
     :ivar least: keys from here on, None for all; ``below``: keys before this one, None for all
@@ -171,7 +171,7 @@ class Hits:
     """The rows of one data file of the table that have keys of the batch.
 
     :ivar rows: the rows' places in the file
-    :ivar winners: for each of them, the place of the batch's row in :attr:`Batch.winners`
+    :ivar winners: for each of them, the place of the batch's row in :attr:`ChangeBatch.winners`
     :ivar is_newer: for each of them, whether its cursor value is greater than that of the batch's row
     :ivar total: rows of the file, without those that delete files remove
     """
@@ -187,7 +187,7 @@ class SearchTask:
     """A share of the table's files to search for keys of the batch."""
 
     reader: TableReader
-    batch: Batch
+    batch: ChangeBatch
     rules: KeyRules
     files: tuple[FileScanTask, ...]
 

@@ -27,7 +27,7 @@ from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
-from airflow_provider_rfr.refresh.merge_task import Batch, IndexedFile, KeyRules
+from airflow_provider_rfr.refresh.merge_task import ChangeBatch, IndexedFile, KeyRules
 from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
 from airflow_provider_rfr.refresh.publish import (
     Publisher,
@@ -56,13 +56,13 @@ class ChangesPublisher(Publisher):
 
     def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
         for path in key_paths(self.stream.primary_key) if self._options.mode == "merge" else ():
-            found = seen.schema
+            schema = seen.schema
             for name in path:
-                found = found.fields.get(name, InferredSchema())
-            if len(found.kinds) > 1:
+                schema = schema.fields.get(name, InferredSchema())
+            if len(schema.kinds) > 1:
                 raise PublishRefusedError(
                     f"{self.target.name}: the key {'.'.join(path)} has values of several types"
-                    f" ({', '.join(sorted(found.kinds))}), so 1 and '1' would be one row; give it a type in columns of"
+                    f" ({', '.join(sorted(schema.kinds))}), so 1 and '1' would be one row; give it a type in columns of"
                     " the stream; nothing was published"
                 )
         return super()._prepare(header, seen)
@@ -116,8 +116,8 @@ class ChangesPublisher(Publisher):
             self.target.reload()
             if (earlier := published_already(self.target, self.ledger.id, header)) is not None:
                 return earlier
-            found = self.target.sync_state()
-            if found is None or found.digest != before.digest:
+            current = self.target.sync_state()
+            if current is None or current.digest != before.digest:
                 raise LedgerError(
                     f"the state of {self.target.name} changed after this sync was opened, by a rollback or by"
                     " another writer; the next attempt reads what it then lacks"
@@ -151,7 +151,7 @@ class ChangesPublisher(Publisher):
         limits = MergeLimits(options.mode == "append", options.max_rewrite_bytes, options.max_deleted)
         files = {location: file.file for location, file in written.items()}
         rules = task.index or KeyRules((), None)
-        return Merge(self.jobs, Batch(self.ledger.store, tuple(parts)), rules, target, limits, files, without)
+        return Merge(self.jobs, ChangeBatch(self.ledger.store, tuple(parts)), rules, target, limits, files, without)
 
     def _commit_merge(
         self, header: LedgerHeader, target: FileTarget, plan: MergePlan, state: SyncState
