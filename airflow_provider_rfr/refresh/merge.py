@@ -238,7 +238,7 @@ class Merge:
                 replaced[task.file.file_path] = (rows, mine)
         self._check_bytes([rows.file for rows, _ in replaced.values()], live)
         groups = [[rows for rows, _ in share] for share in _grouped(list(replaced.values()))]
-        groups += [[_untouched(task) for task in share] for share in self._folded(live, replaced)]
+        groups += [[_untouched(task) for task in share] for share in self._folded(live, replaced, verdict)]
         outcomes = self._run(reader, groups)
         for group, result in outcomes:
             for rows, stays in zip(group, result.stays, strict=True):
@@ -262,9 +262,14 @@ class Merge:
             self._rewritten[names[number]] = digests[number], result
         return [(group, self._rewritten[name][1]) for group, name in zip(groups, names, strict=True)]
 
-    def _folded(self, live: Sequence[FileScanTask], replaced: Mapping[str, Any]) -> list[list[FileScanTask]]:
-        """Return small files to write together, so that a sync each hour does not leave thousands of files."""
-        if not replaced and not self.batch.winners.num_rows:
+    def _folded(
+        self, live: Sequence[FileScanTask], replaced: Mapping[str, Any], verdict: _Verdict
+    ) -> list[list[FileScanTask]]:
+        """Return small files to write together, so that a sync each hour does not leave thousands of files.
+
+        Only where rows are inserted: then there is a commit for sure, and one more small file.
+        """
+        if not ((verdict.hits == 0) & ~verdict.is_deletion).any():
             return []
         small = [
             task for task in live if task.file.file_size_in_bytes < _SMALL_BYTES and task.file.file_path not in replaced

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.sync_state import read_state
+from airflow_provider_rfr.refresh import merge
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import parse_config
+from tests.kill_points import intercept
 from tests.unit.refresh import changing_source
 from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
 from tests.unit.refresh.in_driver import refresh_of
@@ -284,6 +287,16 @@ def test_small_files_are_written_together(shop: Shop) -> None:
         shop.sync()
     assert len(list(shop.table.scan().plan_files())) < 36
     assert [number for number, _ in shop.rows()] == [0, 1, 2, *range(10, 50)]
+
+
+def test_small_files_are_left_alone_by_a_sync_that_inserts_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(shop)
+    for number in range(10, 45):
+        shop.table.append(shop.table.scan(row_filter="id = 0").to_arrow().set_column(0, "id", pa.array([number])))
+    files_of_tasks = []
+    intercept(merge, "rewrite", before=lambda task: files_of_tasks.append(len(task.replaced)), put=monkeypatch.setattr)
+    assert counted(shop.sync()) == {"unchanged": 1}
+    assert files_of_tasks == [1]  # that of the record
 
 
 def test_another_cursor_asks_for_a_full_refresh(shop: Shop) -> None:
