@@ -308,7 +308,7 @@ _ONE_REFRESH = (
 _refresh = partial(_command, group="refresh", last=_OF_LAKE)
 
 
-_state = partial(_command, group="refresh state", module="sync_state", last=_OF_LAKE)
+_state = partial(_command, group="refresh state", module="refresh", last=_OF_LAKE)
 _REFRESH = (
     _refresh(
         "list", "Show the newest refresh of each table, those in trouble first", _ARG_TABLES, function="list_refreshes"
@@ -331,13 +331,19 @@ _REFRESH = (
         name="state",
         help="The state of a table's incremental sync",
         subcommands=(
-            _state("show", "Print the state as JSON; exit code 1 if there is none", _ARG_TABLE, example="raw.orders"),
+            _state(
+                "show",
+                "Print the state as JSON; exit code 1 if there is none",
+                _ARG_TABLE,
+                function="show_state",
+                example="raw.orders",
+            ),
             _state(
                 "set",
                 "Set the state in an empty snapshot of its own, from where the next sync starts",
                 _ARG_TABLE,
                 _file("file", "As `state show` prints it (default: standard input)", nargs="?"),
-                function="set_from_file",
+                function="set_state",
                 example="raw.orders state.json",
             ),
         ),

@@ -368,8 +368,12 @@ def is_compaction(snapshot: Snapshot) -> bool:
 def moves_state_alone(snapshot: Snapshot) -> bool:
     """Return whether the snapshot sets the state of an incremental sync, and has its parent's files."""
     summary = summary_of(snapshot)
-    has_state = STATE_KEY in summary or STATE_FILE_KEY in summary
-    return has_state and not any(name in summary for name in ("added-data-files", "deleted-data-files"))
+    return carries_state(summary) and summary.keys().isdisjoint(("added-data-files", "deleted-data-files"))
+
+
+def carries_state(summary: Mapping[str, str]) -> bool:
+    """Return whether a snapshot with this summary sets the state of an incremental sync, or takes it away."""
+    return not summary.keys().isdisjoint((STATE_KEY, STATE_FILE_KEY))
 
 
 def newest_summary_with(table: Table, key: str, value: str | None = None) -> Mapping[str, str] | None:

@@ -25,6 +25,7 @@ from airflow_provider_rfr.lake.commits import (
     STATE_KEY,
     TableTransaction,
     ancestors,
+    carries_state,
     commit_strictly,
     metadata_folder,
     retry_conflicts,
@@ -102,16 +103,13 @@ def _encoded(state: SyncState) -> bytes:
     return json.dumps(state.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def state_properties(state: SyncState, metadata: TableMetadata, store: FileStore) -> dict[str, str]:
-    """Return the properties by which a commit carries the state; a large state is written to its file first.
-
-    :param metadata: of the table that the commit is made on
-    """
+def state_properties(state: SyncState, table: Table) -> dict[str, str]:
+    """Return the properties by which a commit on the table carries the state; a large state gets a file first."""
     content = _encoded(state)
     if len(content) <= _LONGEST:
         return {STATE_KEY: content.decode()}
-    location = f"{metadata_folder(metadata)}/rfr-state-{uuid.uuid4().hex}{OWN_FILE}"
-    store.write(location, pa.Codec(_CODEC).compress(content, asbytes=True))
+    location = f"{metadata_folder(table.metadata)}/rfr-state-{uuid.uuid4().hex}{OWN_FILE}"
+    FileStore.of(table.io).write(location, pa.Codec(_CODEC).compress(content, asbytes=True))
     return {STATE_FILE_KEY: location, _DIGEST_KEY: hashlib.sha256(content).hexdigest()}
 
 
@@ -119,7 +117,7 @@ def snapshot_with_state(metadata: TableMetadata) -> Snapshot | None:
     """Return the newest snapshot of ``main`` that says how far the table was synced; None if there is none."""
     oldest = None
     for oldest in ancestors(metadata, metadata.current_snapshot_id):
-        if not summary_of(oldest).keys().isdisjoint((STATE_KEY, STATE_FILE_KEY)):
+        if carries_state(summary_of(oldest)):
             return oldest
     # Where snapshots behind the oldest one have expired, the expiry noted the one with the state, which it kept. After
     # a rollback to before that one, it is none of the line's.
@@ -132,8 +130,13 @@ def snapshot_with_state(metadata: TableMetadata) -> Snapshot | None:
 
 def has_state(metadata: TableMetadata) -> bool:
     """Tell whether the table has a state; it may be one that can't be read."""
+    return bool(_summary_with_state(metadata))
+
+
+def _summary_with_state(metadata: TableMetadata) -> Mapping[str, str]:
+    """Return the summary that has the table's state; an empty mapping if the table has none."""
     summary = summary_of(snapshot_with_state(metadata))
-    return STATE_FILE_KEY in summary or summary.get(STATE_KEY, NO_STATE[STATE_KEY]) != NO_STATE[STATE_KEY]
+    return summary if carries_state(summary) and summary.get(STATE_KEY) != NO_STATE[STATE_KEY] else {}
 
 
 def read_state(table: Table) -> SyncState | None:
@@ -141,9 +144,9 @@ def read_state(table: Table) -> SyncState | None:
 
     :raises SyncStateError: it can't be read: its file is missing or damaged, or another release wrote it
     """
-    if not has_state(table.metadata):
+    summary = _summary_with_state(table.metadata)
+    if not summary:
         return None
-    summary = summary_of(snapshot_with_state(table.metadata))
     if (location := summary.get(STATE_FILE_KEY)) is not None:
         content = _read_file(FileStore.of(table.io), location)
         if hashlib.sha256(content).hexdigest() != summary.get(_DIGEST_KEY):
@@ -176,7 +179,7 @@ def write_state(catalog: Catalog, name: str, state: SyncState) -> int:
 
     def write() -> int:
         table = load_existing(catalog, name)
-        properties = state_properties(state, table.metadata, FileStore.of(table.io))
+        properties = state_properties(state, table)
         transaction = TableTransaction(table)
         snapshot_id = stage_append(transaction, [], properties)
         commit_strictly(transaction)

@@ -47,7 +47,7 @@ from airflow_provider_rfr.lake.evolution import (
     plan_evolution,
 )
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
-from airflow_provider_rfr.lake.files import FileStore, renewal_time
+from airflow_provider_rfr.lake.files import renewal_time
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import (
     SYSTEM_COLUMNS,
@@ -143,8 +143,7 @@ class TargetTable:
 
     def state_properties(self, state: SyncState) -> dict[str, str]:
         """Return the properties by which a commit on the table carries the state."""
-        transaction, _ = self._begin()
-        return state_properties(state, transaction.table_metadata, FileStore.of(transaction._table.io))
+        return state_properties(state, self._begin()[0]._table if self._table is None else self._table)
 
     def reader(self) -> TableReader:
         """Return the reader of the table's data files, in the columns that :meth:`prepare` planned."""
@@ -220,11 +219,7 @@ class TargetTable:
             summary = {**summary, SCHEMA_CHANGES_KEY: changes}
         with stale_files_are_conflicts(self._catalog, self.name, self._table):
             snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
-        # With the snapshot in one commit, so that no crash leaves rows that the property does not know of.
-        transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
-        commit_strictly(transaction)
-        if evolution.changes:
-            log.info("%s: the schema changed: %s", self.name, evolution)
+        self._publish(transaction, evolution, (*publication, snapshot_id))
         if emptied:
             log.warning("%s: %s", self.name, _described(emptied))
         return Publication(publication[1], snapshot_id, summary)
@@ -251,11 +246,16 @@ class TargetTable:
                 snapshot_id = stage_overwrite(transaction, old, new, summary)
             else:
                 snapshot_id = stage_append(transaction, new, summary)
-        transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
+        self._publish(transaction, evolution, (*publication, snapshot_id))
+        return Publication(publication[1], snapshot_id, summary)
+
+    def _publish(self, transaction: Transaction, evolution: EvolutionPlan, published: tuple[str, int, int]) -> None:
+        """Commit the transaction, with the property that names the ledger, the generation and the snapshot."""
+        # With the snapshot in one commit, so that no crash leaves rows that the property does not know of.
+        transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, published))})
         commit_strictly(transaction)
         if evolution.changes:
             log.info("%s: the schema changed: %s", self.name, evolution)
-        return Publication(publication[1], snapshot_id, summary)
 
     def _check_layout(self, now: TableMetadata) -> None:
         """Check that the table still has the columns and the partitioning that files were written for.

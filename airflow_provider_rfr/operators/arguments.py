@@ -89,6 +89,8 @@ def check_reading(known: Sequence[str] | None, streams: Any, target: Any, option
         # The name of an option is checked, too, where only its value is a template.
         unknown = {key: None for key in pending if key not in RefreshOptions.model_fields}
         parse_options({**{key: value for key, value in options.items() if key not in pending}, **unknown})
+        if options.get("mode") == "merge":
+            raise ConfigurationError("options.mode", "merge needs an incremental sync", "use IncrementalSyncOperator")
     elif options is not None and not is_pending(options):
         raise ConfigurationError("options", f"is {type(options).__name__}, not a mapping", "write {'concurrency': 8}")
 

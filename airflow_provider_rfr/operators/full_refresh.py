@@ -248,8 +248,6 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
             raise ConfigurationError("application_args", "the refresh takes its settings from options", "use options")
         check_store(checkpoint_store)
         check_arguments(source, streams, target, options, file_folders(self))
-        if isinstance(options, Mapping) and options.get("mode") == "merge":
-            raise ConfigurationError("options.mode", "merge needs an incremental sync", "use IncrementalSyncOperator")
         if deliver_after is not None:
             check_triggers(deliver_after, file_folders(self))
         if task_alias(self) not in self.outlets:

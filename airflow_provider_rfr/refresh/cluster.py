@@ -56,6 +56,7 @@ _REPORT_SECONDS: Final = 60.0
 DRIVER_BYTES: Final = 16 * 1024 * 1024
 """Up to here, a load is published by the driver where Spark is not up when everything is read."""
 _BYTES_A_THREAD: Final = 1024 * 1024
+_BYTES_A_TASK: Final = 64 * 1024 * 1024
 
 
 class _NoPandas:
@@ -114,6 +115,23 @@ class _TaskFailure:
     """An error that ended a task, and would end it again."""
 
     error: BaseException
+
+
+def equal_shares(items: Iterable[_T], least: int, size_of: Callable[[_T], int]) -> list[list[_T]]:
+    """Divide items into shares of about equal size, for one task each.
+
+    :param least: shares, as long as there are so many items; there are more where there is much
+    :param size_of: returns an item's bytes
+    """
+    ordered = sorted(items, key=size_of, reverse=True)
+    count = max(1, min(len(ordered), max(least, sum(map(size_of, ordered)) // _BYTES_A_TASK)))
+    totals = [0] * count
+    shares: list[list[_T]] = [[] for _ in totals]
+    for item in ordered:
+        lightest = totals.index(min(totals))
+        totals[lightest] += size_of(item)
+        shares[lightest].append(item)
+    return [share for share in shares if share]
 
 
 class DriverJobs:

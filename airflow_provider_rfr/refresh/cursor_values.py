@@ -19,7 +19,6 @@ from airflow_provider_rfr.streams.moments import moment_of, read_moment, write_m
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TICK: Final = timedelta(microseconds=1)
-_MOMENT: Final = pa.timestamp("us", tz="UTC")
 _MANY_DIGITS: Final = pa.decimal128(38, 0)
 _SCALE: Final = {"epoch": 1_000_000, "epoch_ms": 1_000}
 
@@ -47,7 +46,7 @@ def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
         if pa.types.is_integer(kind) and column.format in _SCALE:
             return pc.multiply(array.cast(pa.int64()), _SCALE[column.format])
         if _is_text(kind):
-            return _each(array, _moment_reader(column))
+            return _read_distinct(array, _moment_reader(column))
     raise ConfigurationError(
         f"incremental.cursor_field {column.name}",
         f"is a column of type {kind}, which is no {column.kind}",
@@ -59,7 +58,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _each(array: pa.Array, read: Callable[[str], int | None]) -> pa.Array:
+def _read_distinct(array: pa.Array, read: Callable[[str], int | None]) -> pa.Array:
     """Read distinct texts one by one: a column of moments repeats few of them, and their forms may differ."""
     encoded = array.dictionary_encode()
     numbers = pa.array([read(text) for text in encoded.dictionary.to_pylist()], pa.int64())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from airflow_provider_rfr.exceptions import PublishRefusedError, ReconciliationError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.table_reader import TableReader, bounds_of
-from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs
+from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
 from airflow_provider_rfr.refresh.merge_task import (
     ChangeBatch,
     Hits,
@@ -44,7 +44,6 @@ _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _MOST_KEYS_PRUNED: Final = 1_000_000
 """Keys that are compared with the bounds of each file one by one; of more, the least and the greatest."""
-_BYTES_A_TASK: Final = 64 * 1024 * 1024
 _SMALL_BYTES: Final = 8 * 1024 * 1024
 _MANY_SMALL_FILES: Final = 32
 _FOLDED_BYTES: Final = 64 * 1024 * 1024
@@ -156,31 +155,31 @@ class Merge:
         :raises ReconciliationError: counts differ
         """
         self._search(reader, live)
+        before = sum(self._hits[task.file.file_path].total for task in live)
         verdict = self._judge(live)
         rewritten = self._rewrite(reader, live, verdict) if not self.limits.appends else []
         counts = self._counts(verdict)
-        self._check_deletions(counts, live)
+        self._check_deletions(counts, before)
         new_rows = self._write_new_rows(verdict)
         old = [file for files, result in rewritten for file, kept in zip(files, result.kept, strict=True) if not kept]
         new = [file for _, result in rewritten for file in result.written]
-        before = self._rows_in(live)
         removed = sum(result.removed for _, result in rewritten)
-        after = before - removed + sum(file.rows for file in new_rows)
+        added = sum(file.rows for file in new_rows)
         plan = MergePlan(
             tuple(task.file for task in old),
             (*new, *new_rows),
             counts,
-            after,
+            before - removed + added,
             int((verdict.hits[verdict.replaces & ~verdict.is_unchanged] - 1).clip(0).sum()),
         )
-        self._check(plan, rewritten, before, sum(file.rows for file in new_rows))
+        self._check(plan, before, removed, added)
         return plan
 
     def _search(self, reader: TableReader, live: Sequence[FileScanTask]) -> None:
         """Find the rows with keys of the batch in the files that were not searched yet."""
         fresh = [task for task in live if task.file.file_path not in self._hits]
         may_have = self._pruned(fresh, reader)
-        shares = _shares(may_have, self.jobs.cores, lambda task: task.file.file_size_in_bytes)
+        shares = equal_shares(may_have, self.jobs.cores, lambda task: task.file.file_size_in_bytes)
         tasks = [SearchTask(reader, self.batch, self.rules, tuple(share)) for share in shares]
         for task, found in zip(tasks, self.jobs.run(find_hits, tasks), strict=True):
             self._hits.update({file.file.file_path: hits for file, hits in zip(task.files, found, strict=True)})
@@ -313,14 +312,13 @@ class Merge:
             older_versions=self.batch.losers.num_rows,
         )
 
-    def _check(self, plan: MergePlan, rewritten: Sequence[tuple[Any, Rewritten]], before: int, added: int) -> None:
+    def _check(self, plan: MergePlan, before: int, removed: int, added: int) -> None:
         """Compare the counts of records with those of rows.
 
         :raises ReconciliationError: they differ
         """
         counts, staged = plan.counts, self.batch.rows.num_rows
         expected = before + counts.inserted - counts.deleted - plan.doubled
-        removed = sum(result.removed for _, result in rewritten)
         if (
             counts.read != staged
             or added != counts.inserted + counts.updated
@@ -332,8 +330,7 @@ class Merge:
                 f" written, {removed} removed, and {before} would become {plan.rows}; nothing is published"
             )
 
-    def _check_deletions(self, counts: MergeCounts, live: Sequence[FileScanTask]) -> None:
-        before = self._rows_in(live)
+    def _check_deletions(self, counts: MergeCounts, before: int) -> None:
         if counts.deleted > self.limits.max_deleted * before:
             raise PublishRefusedError(
                 f"{counts.deleted} of {before} rows would be deleted, and max_deleted allows"
@@ -358,9 +355,6 @@ class Merge:
                 " sync, %s",
                 *(len(hit), len(live), f"{size:,}", f"{whole:,}", advice),
             )
-
-    def _rows_in(self, live: Iterable[FileScanTask]) -> int:
-        return sum(self._hits[task.file.file_path].total for task in live)
 
 
 def _untouched(task: FileScanTask) -> Replaced:
@@ -387,19 +381,8 @@ def _grouped(replaced: list[tuple[Replaced, _Numbers]]) -> list[list[tuple[Repla
         else:
             groups.setdefault((file.spec_id, str(file.partition)), []).append(item)
     for group in groups.values():
-        result += _shares(group, 1, lambda item: item[0].file.file.file_size_in_bytes)
+        result += equal_shares(group, 1, lambda item: item[0].file.file.file_size_in_bytes)
     return result
-
-
-def _shares(items: Sequence[Any], least: int, size_of: Callable[[Any], int]) -> list[list[Any]]:
-    """Divide the items into shares of about equal size: as many as there are cores, more where there is much."""
-    count = max(1, min(len(items), max(least, sum(map(size_of, items)) // _BYTES_A_TASK)))
-    totals, shares = [0] * count, [[] for _ in range(count)]  # type: ignore[var-annotated]
-    for item in sorted(items, key=size_of, reverse=True):
-        lightest = totals.index(min(totals))
-        totals[lightest] += size_of(item)
-        shares[lightest].append(item)
-    return [share for share in shares if share]
 
 
 def _key_finder(keys: pa.ChunkedArray) -> Callable[[Any, Any], bool]:

@@ -116,18 +116,13 @@ class IndexedFile:
 
 @dataclass(frozen=True)
 class ChangeBatch:
-    """The batch, or the share of it whose keys lie in a range; picklable, and loaded where it is used.
-
-    :ivar least: keys from here on, None for all; ``below``: keys before this one, None for all
-    """
+    """The batch; picklable, and loaded where it is used."""
 
     store: FileStore
     parts: tuple[IndexedFile, ...]
-    least: Any = None
-    below: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("store", "parts", "least", "below")}
+        return {name: getattr(self, name) for name in ("store", "parts")}
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -137,10 +132,6 @@ class ChangeBatch:
             table = self.store.read_table(part.index, _INDEX_COLUMNS)
             tables.append(table.append_column("part", pa.array(np.full(table.num_rows, number, np.int64))))
         table = pa.concat_tables(tables) if tables else _NOTHING.empty_table()
-        if self.least is not None:
-            table = table.filter(pc.greater_equal(table["key"], self.least))
-        if self.below is not None:
-            table = table.filter(pc.less(table["key"], self.below))
         # A version without a cursor value is older than any with one.
         table = table.append_column("has_cursor", table["cursor"].is_valid())
         names = ("key", "has_cursor", "cursor", "fetched", "part", "row")
@@ -267,14 +258,12 @@ class Rewritten:
     :ivar stays: by file of the task, for each of its replaced rows, whether it stays
     :ivar written: files in place of those that are not kept
     :ivar removed: rows that the new files lack
-    :ivar copied: rows that the new files have
     """
 
     kept: tuple[bool, ...]
     stays: tuple[_Mask, ...]
     written: tuple[StoredFile, ...]
     removed: int
-    copied: int
 
 
 def rewrite(task: RewriteTask) -> Rewritten:
@@ -287,7 +276,7 @@ def rewrite(task: RewriteTask) -> Rewritten:
         kept.append(len(replaced.rows) > 0 and not len(gone))
         if not kept[-1]:
             writer.copy(task.reader.tables(replaced.file, task.reader.columns()), gone)
-    return Rewritten(tuple(kept), tuple(stays), tuple(writer.finish()), writer.removed, writer.copied)
+    return Rewritten(tuple(kept), tuple(stays), tuple(writer.finish()), writer.removed)
 
 
 class _Writer:
@@ -297,7 +286,7 @@ class _Writer:
         self._target = target
         self._held: list[pa.Table] = []
         self._written: list[StoredFile] = []
-        self.removed = self.copied = 0
+        self.removed = 0
 
     def copy(self, tables: Iterable[pa.Table], gone: _Numbers) -> None:
         """Write the rows of a file without those at the places ``gone``, which are in ascending order."""
@@ -309,7 +298,6 @@ class _Writer:
             start += table.num_rows
             self._held.append(table.filter(pa.array(mask)))
             self.removed += len(inside)
-            self.copied += table.num_rows - len(inside)
             if sum(held.nbytes for held in self._held) >= _BYTES_AT_ONCE:
                 self._flush()
 
@@ -327,14 +315,16 @@ class _Writer:
 def _stays(task: RewriteTask, replaced: Replaced) -> _Mask:
     """Tell for each replaced row whether it may stay, since it equals the batch's row in all columns but our own."""
     stays = np.zeros(len(replaced.rows), dtype=bool)
+    asked = np.flatnonzero(replaced.compares)
+    if not len(asked):
+        return stays
+    rows, new = replaced.rows[asked], _rows_at(task, replaced.parts[asked], replaced.places[asked])
     start = 0
-    for table in task.reader.tables(replaced.file, task.reader.columns()) if replaced.compares.any() else ():
-        inside = (replaced.rows >= start) & (replaced.rows < start + table.num_rows) & replaced.compares
-        asked = np.flatnonzero(inside)
-        if len(asked):
-            old = table.take(pa.array(replaced.rows[asked] - start))
-            new = _rows_at(task, replaced.parts[asked], replaced.places[asked])
-            stays[asked] = equal_rows(old, new)
+    for table in task.reader.tables(replaced.file, task.reader.columns()):
+        inside = np.flatnonzero((rows >= start) & (rows < start + table.num_rows))
+        if len(inside):
+            old = table.take(pa.array(rows[inside] - start))
+            stays[asked[inside]] = equal_rows(old, new.take(pa.array(inside)))
         start += table.num_rows
     return stays
 

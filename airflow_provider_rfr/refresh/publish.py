@@ -29,13 +29,13 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, collections_of, published_span
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError, retry_conflicts
-from airflow_provider_rfr.lake.data_files import FileTarget
+from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import counted, full_names, listed
 from airflow_provider_rfr.lake.sync_state import NO_STATE
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
-from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs
+from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
@@ -73,7 +73,6 @@ _IMAGE = f"airflow-provider-rfr:{__version__}"
 _TRIES = 10
 _COMMIT_SECONDS = 600.0
 _KEYS_A_BUCKET = 4_000_000
-_BYTES_A_TASK = 64 * 1024 * 1024
 
 
 _CHANGES = tuple(field.name for field in fields(MergeCounts))
@@ -408,19 +407,10 @@ class Publisher:
         return sum(self.jobs.run(see_share, shares), seen)
 
     def _shares(self, files: Mapping[str, int]) -> list[LedgerFiles]:
-        """Return the ledger files, of which ``files`` has the bytes, in shares of about equal size.
-
-        One a core, more when there is much.
-        """
-        sizes = sorted(((size, location) for location, size in files.items()), reverse=True)
-        count = min(len(sizes), max(self.jobs.cores, sum(size for size, _ in sizes) // _BYTES_A_TASK))
-        totals = [0] * count
-        groups: list[tuple[str, ...]] = [()] * count
-        for size, name in sizes:
-            lightest = totals.index(min(totals))
-            totals[lightest] += size
-            groups[lightest] += (name,)
-        return [LedgerFiles(self.ledger.store, files, self.book.live_chains) for files in groups]
+        """Return the ledger files, of which ``files`` has the bytes, in shares: one a core, more when there is much."""
+        # Sorted, so that files of equal size are shared out in the same way by every attempt.
+        shares = equal_shares(sorted(files, reverse=True), self.jobs.cores, files.__getitem__)
+        return [LedgerFiles(self.ledger.store, tuple(share), self.book.live_chains) for share in shares]
 
     def _check_results(self, results: Sequence[PublishResult], staged: int) -> None:
         count = sum(result.offender_count for result in results)
@@ -510,11 +500,7 @@ class Publisher:
         summary |= self._state_after_full(header, results)
 
         def commit() -> PublishOutcome:
-            # An attempt that took over meanwhile may not have published yet, so the target alone can't show it.
-            self.ledger.check_epoch()
-            # The snapshot that was loaded before the files were written may have expired.
-            self.target.reload()
-            if (earlier := published_already(self.target, self.ledger.id, header)) is not None:
+            if (earlier := self._reload(header)) is not None:
                 return earlier
             with naming(target.folder):
                 publication = self.target.commit(
@@ -525,14 +511,29 @@ class Publisher:
                     summary=summary,
                     sent=self.sent.union(self.rules.constants),
                 )
-            try:
-                # Files of killed attempts, now that the written ones are committed.
-                target.collect(file.file for file in written)
-            except OSError as error:
-                _log.warning("published; files of earlier attempts could not be collected: %s", error)
+            self._collect(target, [file.file for file in written])
             return outcome_of(publication, header)
 
         return committed(commit)
+
+    def _reload(self, header: LedgerHeader) -> PublishOutcome | None:
+        """Load the target again before a try to commit; return the earlier publication of this generation.
+
+        :raises FencedError: another attempt took over, or published
+        """
+        # An attempt that took over meanwhile may not have published yet, so the target alone can't show it.
+        self.ledger.check_epoch()
+        # The snapshot that was loaded before the files were written may have expired.
+        self.target.reload()
+        return published_already(self.target, self.ledger.id, header)
+
+    @staticmethod
+    def _collect(target: FileTarget, committed_files: Sequence[StoredFile]) -> None:
+        """Delete files of killed attempts, now that these are committed."""
+        try:
+            target.collect(committed_files)
+        except OSError as error:
+            _log.warning("published; files of earlier attempts could not be collected: %s", error)
 
     def _record_columns(self, rows: pa.Schema) -> pa.Schema:
         """Return the columns to read from the records."""

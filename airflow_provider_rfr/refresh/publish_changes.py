@@ -29,13 +29,7 @@ from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
 from airflow_provider_rfr.refresh.merge_task import ChangeBatch, IndexedFile, KeyRules
 from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
-from airflow_provider_rfr.refresh.publish import (
-    Publisher,
-    PublishOutcome,
-    commit_summary,
-    committed,
-    published_already,
-)
+from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, commit_summary, committed
 from airflow_provider_rfr.refresh.publish_task import PublishResult, PublishTask, WrittenFile, drop_rows
 from airflow_provider_rfr.refresh.state import LedgerHeader
 from airflow_provider_rfr.refresh.sync import SyncChanges
@@ -112,9 +106,7 @@ class ChangesPublisher(Publisher):
         state = sync.next_state(self.book.slices, changes.seen, header.opened_at)
 
         def commit() -> PublishOutcome:
-            self.ledger.check_epoch()
-            self.target.reload()
-            if (earlier := published_already(self.target, self.ledger.id, header)) is not None:
+            if (earlier := self._reload(header)) is not None:
                 return earlier
             current = self.target.sync_state()
             if current is None or current.digest != before.digest:
@@ -123,7 +115,7 @@ class ChangesPublisher(Publisher):
                     " another writer; the next attempt reads what it then lacks"
                 )
             plan = merge.plan(self.target.reader(), self.target.live_files())
-            if not plan.counts.changes_rows and not sync.moves_state(before, state):
+            if not plan.counts.changes_rows and not sync.moves_state(state):
                 target.discard()
                 return PublishOutcome(
                     self.target.snapshot_id, plan.rows, pages_skipped=self.skipped, changes=asdict(plan.counts)
@@ -171,10 +163,7 @@ class ChangesPublisher(Publisher):
         with naming(target.folder):
             new = [file.describe(target.layout) for file in plan.new]
             publication = self.target.merge(plan.old, new, (self.ledger.id, header.generation), summary)
-        try:
-            target.collect(plan.new)
-        except OSError as error:
-            _log.warning("published; files of earlier attempts could not be collected: %s", error)
+        self._collect(target, plan.new)
         return PublishOutcome(
             publication.snapshot_id,
             plan.rows,

@@ -93,9 +93,9 @@ class SyncPlan:
         kept = {key: value for key, value in values.items() if key not in forgotten}
         return SyncState(self.rules, kept, {key: count for key, count in counts.items() if key not in forgotten})
 
-    def moves_state(self, before: SyncState, after: SyncState) -> bool:
+    def moves_state(self, after: SyncState) -> bool:
         """Tell whether a commit is worth it that changes no row: the state advances by a step of the stream."""
-        return after.values != before.values and self.read.moves_by_steps
+        return self.read.moves_by_steps and (self.state is None or after.values != self.state.values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +21,16 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.catalog import LakeSettings, _iceberg_runtime, open_catalog
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
+from tests.headers import read_status
 from tests.integration.postgres import PostgresServer
-from tests.soon import PATIENCE
+from tests.soon import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "spark_apps" / "full_refresh.py"
 CRASHING_APP = ROOT / "tests" / "integration" / "crashing_app.py"
 PYTHON_PATH = {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+FENCED = 3
+"""Exit code of a driver that another one has fenced."""
 
 
 def _has_iceberg_runtime() -> bool:
@@ -169,6 +173,43 @@ def assert_whole(lake: Lake, api: SampleApi, table: str = "raw.items") -> None:
     ids = lake.rows(table)["id"].to_pylist()
     assert len(ids) == len(set(ids)), "rows are doubled"
     assert sorted(ids) == sorted(api.truth("/partitions/items")["ids"]), "rows are missing or foreign"
+
+
+def kill_half_way(runner: Runner, api: SampleApi, config: Path, pages: int) -> float:
+    """Kill a driver with half of the pages read from a slow API; return the time in seconds since 1970."""
+    # Object stores get the pages of a second at once, so a second has to be a small part of the reading.
+    api.set_faults({"kind": "latency", "path": "/partitions/*", "seconds": 1})
+    process = runner.start(config)
+    api.wait_for_pages(pages // 2)
+    kill_group(process)
+    killed_at = time.time()
+    api.set_faults()
+    return killed_at
+
+
+def assert_one_of_two_publishes(lake: Lake, runner: Runner, api: SampleApi, config: Path, table: str) -> None:
+    """Start two drivers at once; check that one publishes and the other is fenced."""
+    # The API waits until both have opened the refresh: whichever came first has lost it, and reads on. Where both open
+    # it at the same moment, one of them ends at once.
+    api.set_faults({"kind": "hold", "path": "/partitions/*"})
+    drivers = [runner.start(config) for _ in range(2)]
+
+    def one_has_lost() -> bool:
+        status = read_status(lake.settings, table)
+        return (status is not None and status.epoch == 2) or any(driver.poll() is not None for driver in drivers)
+
+    try:
+        wait_until(one_has_lost, every=0.2)
+        api.set_faults()
+        outputs = [driver.communicate(timeout=PATIENCE)[0] for driver in drivers]
+    finally:
+        for driver in drivers:
+            kill_group(driver)
+    assert sorted(driver.returncode for driver in drivers) == [0, FENCED], outputs[0][-3000:] + outputs[1][-3000:]
+    fenced = next(figures_of(text) for text, driver in zip(outputs, drivers, strict=True) if driver.returncode)
+    assert fenced["error"]["type"] == "FencedError"
+    assert_whole(lake, api, table)
+    assert len(lake.table(table).metadata.snapshots) == 1
 
 
 def shop(api: SampleApi, **config: Any) -> dict[str, Any]:

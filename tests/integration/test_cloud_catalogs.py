@@ -27,23 +27,20 @@ from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, append_files
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.sample_api import SampleApi
-from tests.headers import read_status
 from tests.integration.airflow_tasks import Onlooker, execute, items_operator
 from tests.integration.builtin_platform import Platform
 from tests.integration.builtin_sql_deploy import SPARK
 from tests.integration.cloud_servers import azurite, gcs_server, hive_metastore
-from tests.integration.conftest import Lake, Runner, assert_whole, figures_of, kill_group
+from tests.integration.conftest import Lake, Runner, assert_one_of_two_publishes, assert_whole, kill_half_way
 from tests.integration.object_store import moto_server
 from tests.integration.sources import checksum_of, schema_like, source_of, stream_like
 from tests.integration.test_crash_matrix import OPTIONS, PAGES, items
 from tests.integration.test_readers import PollingReader
-from tests.soon import PATIENCE, wait_until
 from tests.strict_commits import KINDS, CommitKind
 
 KEY_ID, SECRET = "canary-id-8f21", "canary-secret-77b0c4-key"
 ACCOUNT, ACCOUNT_KEY = "lakeaccount", base64.b64encode(b"canary-azure-key-" * 4).decode()
 TOKEN = "canary-gcs-token-90ab"
-FENCED = 3
 ON_S3 = {"s3.region": "us-east-1", "s3.access-key-id": KEY_ID, "s3.secret-access-key": SECRET}
 
 
@@ -129,13 +126,7 @@ def test_a_refresh_that_is_killed_half_way_is_resumed(
     lake: Lake, runner: Runner, api: SampleApi, target: str, cloud: Cloud
 ) -> None:
     config = items(runner, api, target, head_start=False)
-    # Object stores get the pages of a second at once, so a second has to be a small part of the reading.
-    api.set_faults({"kind": "latency", "path": "/partitions/*", "seconds": 1})
-    process = runner.start(config)
-    api.wait_for_pages(PAGES // 2)
-    kill_group(process)
-    killed_at = time.time()
-    api.set_faults()
+    killed_at = kill_half_way(runner, api, config, PAGES)
     before = api.counts(path="/partitions/*")
     assert not lake.has(target)
     outcome = runner.run(config)
@@ -200,27 +191,7 @@ def test_a_part_of_the_rows_is_replaced(lake: Lake, runner: Runner, api: SampleA
 def test_of_two_drivers_that_start_at_once_one_publishes_and_the_other_is_fenced(
     lake: Lake, runner: Runner, api: SampleApi, target: str
 ) -> None:
-    # The API waits until both have opened the refresh: whichever came first has lost it, and reads on.
-    api.set_faults({"kind": "hold", "path": "/partitions/*"})
-    config = items(runner, api, target)
-    drivers = [runner.start(config) for _ in range(2)]
-
-    def one_has_lost() -> bool:
-        status = read_status(lake.settings, target)
-        return (status is not None and status.epoch == 2) or any(driver.poll() is not None for driver in drivers)
-
-    try:
-        wait_until(one_has_lost, every=0.2)
-        api.set_faults()
-        outputs = [driver.communicate(timeout=PATIENCE)[0] for driver in drivers]
-    finally:
-        for driver in drivers:
-            kill_group(driver)
-    assert sorted(driver.returncode for driver in drivers) == [0, FENCED], outputs[0][-3000:] + outputs[1][-3000:]
-    fenced = next(figures_of(text) for text, driver in zip(outputs, drivers, strict=True) if driver.returncode)
-    assert fenced["error"]["type"] == "FencedError"
-    assert_whole(lake, api, target)
-    assert len(lake.table(target).metadata.snapshots) == 1
+    assert_one_of_two_publishes(lake, runner, api, items(runner, api, target), target)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

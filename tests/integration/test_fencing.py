@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.sample_api import SampleApi
-from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, figures_of, kill_group, shop
+from tests.integration.conftest import CRASHING_APP, FENCED, Lake, Runner, assert_whole, figures_of, kill_group, shop
 from tests.integration.test_crash_matrix import items
 from tests.soon import PATIENCE, wait_until
-
-FENCED = 3
 
 
 def is_stopped(process: subprocess.Popen[str]) -> bool:

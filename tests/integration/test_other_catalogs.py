@@ -17,15 +17,13 @@ from airflow_provider_rfr.sample_api import SampleApi
 from tests.headers import read_status
 from tests.integration.builtin_platform import TO_NUMBERS, Platform
 from tests.integration.builtin_sql_deploy import SPARK
-from tests.integration.conftest import Lake, Runner, assert_whole, figures_of, kill_group, start_python
+from tests.integration.conftest import Lake, Runner, assert_one_of_two_publishes, assert_whole, kill_group, start_python
 from tests.integration.postgres import PostgresServer
 from tests.integration.rest_catalog import RestCatalog, rest_catalog
 from tests.integration.test_crash_matrix import OPTIONS, PAGES, items
 from tests.integration.users_spark import run_on_spark
-from tests.soon import PATIENCE, wait_until
 
 READ = "print(json.dumps([[list(row) for row in spark.sql(query).collect()] for query in argument]))"
-FENCED = 3
 FIRST_USE = """
 import sys, time
 import psycopg2, pyiceberg.catalog.sql
@@ -113,28 +111,7 @@ def test_a_refresh_that_is_killed_half_way_is_resumed(
 def test_of_two_drivers_that_start_at_once_one_publishes_and_the_other_is_fenced(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
-    # The API waits until both have opened the refresh: whichever came first has lost it, and reads on. Where both open
-    # it at the same moment, one of them ends at once.
-    api.set_faults({"kind": "hold", "path": "/partitions/*"})
-    config = items(runner, api)
-    drivers = [runner.start(config) for _ in range(2)]
-
-    def one_has_lost() -> bool:
-        status = read_status(lake.settings, "raw.items")
-        return (status is not None and status.epoch == 2) or any(driver.poll() is not None for driver in drivers)
-
-    try:
-        wait_until(one_has_lost)
-        api.set_faults()
-        outputs = [driver.communicate(timeout=PATIENCE)[0] for driver in drivers]
-    finally:
-        for driver in drivers:
-            kill_group(driver)
-    assert sorted(driver.returncode for driver in drivers) == [0, FENCED], outputs[0][-3000:] + outputs[1][-3000:]
-    fenced = next(figures_of(text) for text, driver in zip(outputs, drivers, strict=True) if driver.returncode)
-    assert fenced["error"]["type"] == "FencedError"
-    assert_whole(lake, api)
-    assert len(lake.table("raw.items").metadata.snapshots) == 1
+    assert_one_of_two_publishes(lake, runner, api, items(runner, api), "raw.items")
 
 
 def test_an_empty_catalog_bears_many_first_users_at_the_same_moment(postgres: PostgresServer, tmp_path: Path) -> None:

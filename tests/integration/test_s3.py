@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.sample_api import SampleApi
 from tests.integration.airflow_tasks import Onlooker, execute, items_operator, set_connections
-from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, kill_group, shop
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, kill_half_way, shop
 from tests.integration.object_store import moto_server
 from tests.integration.weed import SeaweedServer
 from tests.soon import PATIENCE, soon
@@ -144,13 +143,7 @@ def items(runner: Runner, api: SampleApi) -> Path:
 
 def test_a_kill_in_a_round_on_s3_is_gone_on_with(lake: Lake, runner: Runner, api: SampleApi, store: Store) -> None:
     config = items(runner, api)
-    # Pages of a second are written at once, so a second has to be a small part of the reading.
-    api.set_faults({"kind": "latency", "path": "/partitions/*", "seconds": 1})
-    process = runner.start(config)
-    api.wait_for_pages(PAGES // 2)
-    kill_group(process)
-    killed_at = time.time()
-    api.set_faults()
+    killed_at = kill_half_way(runner, api, config, PAGES)
     before = api.counts(path="/partitions/*")
     assert not lake.has("raw.items")
     figures = runner.run(config).figures

@@ -16,7 +16,7 @@ from airflow_provider_rfr.exceptions import (
     TokenExpiredError,
 )
 from airflow_provider_rfr.http.client import Client, Limits, check_certificates
-from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
 from airflow_provider_rfr.streams.core import (
     Complete,
     NextPage,
@@ -28,7 +28,6 @@ from airflow_provider_rfr.streams.core import (
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
 from airflow_provider_rfr.streams.rest._auth import NoAuthenticator, TokenService
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict
-from airflow_provider_rfr.streams.rest._fingerprint import declared_requests
 from airflow_provider_rfr.streams.rest._incremental import BoundedRead
 from airflow_provider_rfr.streams.rest._paging import PageStep, Paginator, PagingContext, Reply, SinglePagePaginator
 from airflow_provider_rfr.streams.rest._partitions import ParentStream, ParentStreams, PartitionRouter
@@ -41,6 +40,7 @@ from airflow_provider_rfr.streams.rest._records import (
 from airflow_provider_rfr.streams.rest._request import (
     Authenticator,
     HostPolicy,
+    RequestDefaults,
     Requester,
     Timeouts,
     Transport,
@@ -52,12 +52,22 @@ from airflow_provider_rfr.streams.rest.definition import (
     parse_definition,
     streams_by_name,
 )
-from airflow_provider_rfr.streams.rest.templates import Scope
+from airflow_provider_rfr.streams.rest.templates import Part, Scope, has_expressions
 
 _log = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 256 * 1024 * 1024
 _FINGERPRINT_FORMAT: Final = 1
+# They may change while a refresh is under way: credentials, error handling, limits, types and primary key.
+# The base URL is part of the fingerprint, but not in the definition's place.
+_NOT_IN_FINGERPRINT: Final[dict[str, Any]] = {
+    **dict.fromkeys(("primary_key", "json_schema", "json_schema_file", "columns", "additional_fields"), True),
+    **dict.fromkeys(("base_url", "authenticator", "error_handler", "timeouts", "max_response_bytes"), True),
+    # Whether a page counts as the last one is decided again at the publish.
+    "paginator": {"on_missing": True, "max_empty_pages": True, "flag": {"on_missing"}},
+    # The bounds of an open load are stored. Not so its start: to move that is to ask for other records.
+    "incremental": {"step", "lookback", "settle"},
+}
 # Statuses by which an API says that it does not know a page, or a page token.
 _NO_SUCH_PAGE: Final = frozenset({400, 404, 410, 416, 422})
 
@@ -427,8 +437,27 @@ class _SourceBuilder:
             "format": _FINGERPRINT_FORMAT,
             "name": name,
             "base_url": base_url,
-            "definition": declared_requests(stream, self.definition.defaults.request),
+            "definition": _declared_requests(stream, self.definition.defaults.request),
             "page_size": page_size,
             "config": dict(self._public.config),
             "parents": {parent.name: parent.fingerprint() for parent in router.parent_streams()},
         }
+
+
+def _declared_requests(stream: Part, shared: RequestDefaults) -> dict[str, Any]:
+    """Return the declaration of a stream's requests as JSON, without secrets.
+
+    :param stream: with the defaults of the document already in their places
+    :param shared: query and headers of all streams
+    """
+    declared = stream.model_dump(mode="json", by_alias=True, exclude=_NOT_IN_FINGERPRINT, exclude_defaults=True)
+    request = declared.setdefault("request", {})
+    for part, defaults in (("query", shared.query), ("headers", shared.headers)):
+        values = {**defaults, **request.get(part, {})}
+        for key, value in values.items():
+            # A credential that was written into the document itself; a template only names where it comes from.
+            if is_secret(key) and isinstance(value, str) and not has_expressions(value):
+                values[key] = MASK
+        if values:
+            request[part] = values
+    return declared

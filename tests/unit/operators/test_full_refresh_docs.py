@@ -1,4 +1,4 @@
-"""The DAGs in README and docs/full_refresh.md are DAGs."""
+"""The DAGs in README, docs/full_refresh.md and docs/incremental.md are DAGs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ import pytest
 from airflow.sdk import DAG
 from jinja2 import Template
 
+from airflow_provider_rfr.operators import IncrementalSyncOperator
 from airflow_provider_rfr.sample_api import SHOP
 from tests.airflow_versions import needs_sdk_timetables
 
 ROOT = Path(__file__).resolve().parents[3]
-CHAPTER = (ROOT / "docs" / "full_refresh.md").read_text()
-README = (ROOT / "README.md").read_text()
-EXAMPLES = dict(re.findall(r"```python\n# \$AIRFLOW_HOME/dags/(\w+)\.py\n(.*?)```", README + CHAPTER, re.DOTALL))
 
 
-@needs_sdk_timetables
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def examples_in(*places: str) -> dict[str, str]:
+    """Return the DAG files of documents, by the names of their files."""
+    text = "".join((ROOT / place).read_text() for place in places)
+    return dict(re.findall(r"```python\n# \$AIRFLOW_HOME/dags/(\w+)\.py\n(.*?)```", text, re.DOTALL))
+
+
+EXAMPLES = examples_in("README.md", "docs/full_refresh.md")
+
+
+def dags_of(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[DAG]:
+    """Return the DAGs that the code of a file makes."""
     made: list[DAG] = []
     enter = DAG.__enter__
 
@@ -31,9 +37,24 @@ def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest
 
     monkeypatch.setattr(DAG, "__enter__", note)
     monkeypatch.chdir(SHOP.parent)
-    exec(compile(EXAMPLES[name], f"{name}.py", "exec"), {"__name__": name})
+    exec(compile(code, f"{name}.py", "exec"), {"__name__": name})
+    return made
+
+
+@needs_sdk_timetables
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = dags_of(name, EXAMPLES[name], monkeypatch)
     assert [dag.dag_id for dag in made] == [name]
     assert made[0].task_ids == ["refresh"]
+
+
+def test_the_incremental_example_parses_to_an_hourly_and_a_weekly_dag(monkeypatch: pytest.MonkeyPatch) -> None:
+    [(name, code)] = examples_in("docs/incremental.md").items()
+    assert name == "shipments"
+    tasks = {dag.dag_id: dag.task_dict["refresh"] for dag in dags_of(name, code, monkeypatch)}
+    assert {name: task.full_refresh for name, task in tasks.items()} == {"shipments": False, "shipments_in_full": True}
+    assert all(isinstance(task, IncrementalSyncOperator) for task in tasks.values())
 
 
 def test_the_readme_backfills_and_mapped_tasks_have_an_example() -> None:

@@ -36,6 +36,8 @@ def test_a_full_refresh_can_not_merge() -> None:
     whole = {"source": {"file": str(SHOP)}, "streams": ["shipments"], "target": "raw.{stream}"}
     with raises(ConfigurationError):
         ResumableFullRefreshOperator(task_id="refresh", options={"mode": "merge"}, **whole)
+    with pytest.raises(ConfigurationError, match="options.mode: merge needs an incremental sync"):
+        ResumableFullRefreshOperator.partial(task_id="refresh", options={"mode": "merge"}, **whole)
 
 
 @pytest.mark.parametrize(
