@@ -24,12 +24,10 @@ from pyiceberg.catalog import Catalog as Catalog  # the packages above know cata
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     ForbiddenError,
-    NamespaceAlreadyExistsError,
     NoSuchTableError,
     NotInstalledError,
     OAuthError,
     RESTError,
-    TableAlreadyExistsError,
     UnauthorizedError,
 )
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -179,18 +177,20 @@ def create_table(
     ensure_namespace(catalog, identifier)
     try:
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=dict(properties or {}))
-    except TableAlreadyExistsError:
-        return catalog.load_table(identifier)
+    except Exception:
+        # Each catalog reports in its own way that another process was first; the answer of our own may be lost, too.
+        if (table := load_table(catalog, identifier)) is None:
+            raise
+        return table
 
 
 def ensure_namespace(catalog: Catalog, identifier: str) -> None:
     """Create the namespace of a table, unless it exists or another process creates it at the same time."""
+    namespace = identifier.rpartition(".")[0]
     try:
-        catalog.create_namespace(identifier.rpartition(".")[0])
-    except NamespaceAlreadyExistsError:
-        pass
-    except Exception as error:
-        if not _was_created_concurrently(error):
+        catalog.create_namespace(namespace)
+    except Exception:
+        if not catalog.namespace_exists(namespace):
             raise
 
 
@@ -211,9 +211,9 @@ def tables_with_property(catalog: Catalog, key: str) -> list[str]:
 
 
 def _was_created_concurrently(error: BaseException) -> bool:
-    """Tell whether a SQL catalog's database refused because another process created the same thing at the same time.
+    """Tell whether a SQL catalog's database refused because another process created the catalog's own tables meanwhile.
 
-    PyIceberg checks and then creates, which is a race: for the catalog's own tables at their first use, and namespaces.
+    PyIceberg checks at their first use whether they exist, and then creates them, which is a race.
     """
     if isinstance(error, CatalogError) and error.__cause__ is not None:
         error = error.__cause__

@@ -10,15 +10,22 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.chaos.battle import Battle
 from tests.chaos.campaign import Campaign, figures
+from tests.chaos.incremental import SyncBattle, sync_scenarios
 from tests.chaos.lakes import CATALOGS, STORES, Lakes
+from tests.chaos.plan import scenarios
 
 SHOWN = ("seed", "kills", "rows_lost", "rows_doubled", "half_tables", "pages_refetched")
+MODES = {"full": (scenarios, Battle), "incremental": (sync_scenarios, SyncBattle)}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument(
+        "--mode", choices=MODES, default="full", help="refresh in full (default), or sync incrementally"
+    )
     parser.add_argument("--seed", type=int, default=None, help="default: drawn, and printed")
     parser.add_argument("--seconds", type=float, default=None, help="stop after the scenario at hand then")
     parser.add_argument("--keep", type=Path, default=None, help="a folder that is kept, with the logs of what failed")
@@ -35,7 +42,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rfr-chaos-") as folder:
         place = options.keep or Path(folder)
         with Lakes(place, options.catalog, options.store) as lakes:
-            campaign = Campaign(seed, place, lambda line: print(line, flush=True), lakes=lakes)
+            plan, battle = MODES[options.mode]
+            campaign = Campaign(seed, place, lambda line: print(line, flush=True), plan, lakes, battle)
             campaign.run(options.kills, seconds=options.seconds)
     result = {**figures(campaign), "seconds": round(time.monotonic() - began)}
     for name in SHOWN:

@@ -25,6 +25,7 @@ from tests.chaos.report import HANGS_AFTER, SURVIVES_AFTER, Report
 TICK = 0.02
 CALM_ATTEMPTS = 4
 REVISIONS = 3
+CALM = AttemptPlan((), (), None, False)
 
 
 class Battle:
@@ -37,12 +38,16 @@ class Battle:
         self.scenario, self.report = scenario, report
         self._lake, self._folder = lake, folder
         self._diary = folder / "diary.jsonl"
-        self._sources = {stream: Source(stream, scenario.number % REVISIONS) for stream in scenario.streams}
+        self._sources = self._new_sources()
         self._faults: list[dict[str, Any]] = []
         self._later: list[tuple[float, str, Callable[[], None]]] = []
         self._attempts: list[Attempt] = []
         self.before: dict[str, pa.Table] = {}
         self._api = self._new_api(0)
+
+    def _new_sources(self) -> dict[str, Any]:
+        """Return the source of each stream."""
+        return {stream: Source(stream, self.scenario.number % REVISIONS) for stream in self.scenario.streams}
 
     def fight(self) -> None:
         """Run the scenario; whatever happens, nothing of it is left running."""
@@ -55,8 +60,7 @@ class Battle:
         try:
             self._config = self._document()
             done = any(self._attempt(plan) for plan in self.scenario.attempts)
-            calm = AttemptPlan((), (), None, False)
-            done = done or any(self._attempt(calm) for _ in range(CALM_ATTEMPTS))
+            done = done or any(self._attempt(CALM) for _ in range(CALM_ATTEMPTS))
             self._settle(all_of_it=True)
             self._wait_for_survivors()
             self._judge(readers, done)

@@ -30,8 +30,9 @@ class Campaign:
         say: Callable[[str], None] = print,
         plan: Callable[[int], Iterator[Scenario]] = scenarios,
         lakes: Lakes | None = None,
+        battle: type[Battle] = Battle,
     ) -> None:
-        self.seed = seed
+        self.seed, self._battle = seed, battle
         self._plan = plan
         self.report = Report()
         self._folder, self._say = folder, say
@@ -52,8 +53,7 @@ class Campaign:
         folder = self._folder / f"scenario-{scenario.number}"
         folder.mkdir(parents=True)
         began, notes, unfinished = time.monotonic(), len(self.report.notes), self.report.unfinished
-        battle = Battle(scenario, lake, folder, self.report)
-        battle.fight()
+        self._battle(scenario, lake, folder, self.report).fight()
         for note in self.report.notes[notes:]:
             self._say(f"  ! {note}")
         if self.report.unfinished > unfinished:

@@ -121,11 +121,15 @@ def _scenario(chance: random.Random, number: int) -> Scenario:
         chance.choice([0.005, 0.03, 0.08]),
         chance.choice([10, 20]),
         options,
-        tuple(_attempt(chance, stream, first=index == 0) for index in range(attempts)),
+        tuple(attempt_of(chance, stream, first=index == 0) for index in range(attempts)),
     )
 
 
-def _attempt(chance: random.Random, stream: str, *, first: bool) -> AttemptPlan:
+def attempt_of(chance: random.Random, stream: str, *, first: bool) -> AttemptPlan:
+    """Draw an attempt.
+
+    :param first: of its refresh, before which the source does not change
+    """
     supervised = chance.random() < 0.4
     strikes = tuple(_strike(chance, supervised) for _ in range(chance.choice([1, 2, 2, 3])))
     faults = tuple(_fault(chance, stream) for _ in range(chance.choice([0, 1, 1, 2])))
@@ -168,5 +172,5 @@ def _fault(chance: random.Random, stream: str) -> dict[str, Any]:
     ]
     tokens = [{"kind": "repeat_cursor", "times": 1}, {"kind": "expire_token", "times": chance.randint(1, 2)}]
     fault = chance.choice(common + tokens * 2 if stream == CHILDREN else common)
-    path = "/customers/*/orders" if stream == CHILDREN else "/partitions/*/items"
+    path = {CHILDREN: "/customers/*/orders", ITEMS: "/partitions/*/items"}.get(stream, f"/{stream}")
     return {**fault, "path": path, "after": chance.randint(0, 40)}

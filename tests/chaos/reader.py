@@ -67,6 +67,10 @@ class Reader:
             return
         self._there = True
         self.polls += 1
+        self.note(table, rows)
+
+    def note(self, table: Any, rows: pa.Table) -> None:
+        """Remember the content, if it is another one than before."""
         self.seen.setdefault(digest(rows), rows)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from airflow_provider_rfr.sample_api.dataset import Dataset
 from tests.chaos.battle import Battle
 from tests.chaos.campaign import Campaign, figures
+from tests.chaos.incremental import PATH, ChangingSource, SyncBattle, sync_scenarios
 from tests.chaos.oracle import Source, broken_chains, refetched
 from tests.chaos.plan import (
     CHILDREN,
@@ -48,6 +50,16 @@ def test_after_kills_nothing_is_lost_doubled_or_seen_by_half(tmp_path: Path) -> 
     assert report.clean, report.notes
 
 
+def test_after_kills_of_syncs_rows_and_state_agree(tmp_path: Path) -> None:
+    campaign = Campaign(SEED, tmp_path, plan=sync_scenarios, battle=SyncBattle)
+    report = campaign.run(KILLS)
+    print(json.dumps(figures(campaign)))
+    assert report.kills >= KILLS
+    assert report.published == report.scenarios
+    assert report.reads > report.scenarios, "the reader looked on"
+    assert report.clean, report.notes
+
+
 def blind(seed: int) -> Iterator[Scenario]:
     """A refresh that does not look whether the source changed: killed, then resumed from a source that shrank."""
     strike = Strike(Blow.KILL, Victim.DRIVER, Moment(When.PAGES, 0.3, 0.1), 0, 0)
@@ -65,10 +77,11 @@ def test_the_campaign_sees_the_rows_that_a_blind_refresh_loses(tmp_path: Path) -
 
 
 @pytest.mark.check
-def test_the_plan_of_a_campaign_depends_on_its_seed_alone() -> None:
-    first = list(itertools.islice(scenarios(7), 50))
-    assert first == list(itertools.islice(scenarios(7), 50))
-    assert first != list(itertools.islice(scenarios(8), 50))
+@pytest.mark.parametrize("plan", [scenarios, sync_scenarios])
+def test_the_plan_of_a_campaign_depends_on_its_seed_alone(plan: Callable[[int], Iterator[Scenario]]) -> None:
+    first = list(itertools.islice(plan(7), 50))
+    assert first == list(itertools.islice(plan(7), 50))
+    assert first != list(itertools.islice(plan(8), 50))
 
 
 @pytest.mark.check
@@ -112,6 +125,32 @@ def test_the_oracle_finds_a_row_that_the_api_never_gave() -> None:
     served = {(row["id"], row["revision"]) for row in rows[1:]}
     findings = Source(ITEMS, 0).judge(pa.Table.from_pylist(rows), served)
     assert (findings.rows_lost, findings.rows_foreign) == (1, 1)
+
+
+def shipments(source: ChangingSource) -> list[dict[str, Any]]:
+    collection = source.dataset.family(PATH)[0]
+    return collection.part(0, len(collection.numbers))
+
+
+def found(source: ChangingSource, rows: list[dict[str, Any]], state: datetime | None) -> tuple[int, int, int]:
+    findings = source.disagreements(pa.Table.from_pylist(rows), state)
+    return findings.rows_lost, findings.rows_doubled, findings.rows_foreign
+
+
+@pytest.mark.check
+def test_the_oracle_finds_a_state_that_is_ahead_of_its_rows() -> None:
+    source = ChangingSource()
+    old, changed_at = shipments(source), datetime.fromisoformat("2026-11-01T00:00:00+00:00")
+    source.change({"kind": "change_shipments", "edit": [1, 2], "add": 1, "remove": [3], "at": changed_at.isoformat()})
+    new, before = shipments(source), changed_at - timedelta(seconds=1)
+    assert found(source, old, before) == (0, 0, 0)
+    assert found(source, new, before) == (0, 0, 0), "a sync may read more than its state says"
+    assert found(source, new, changed_at) == (0, 0, 0)
+    assert found(source, old, changed_at) == (4, 0, 0)
+    assert found(source, [*new, new[0]], changed_at) == (0, 1, 0)
+    assert found(source, [*new, {**new[0], "id": 9999}], changed_at) == (0, 0, 1)
+    findings = source.differences(pa.Table.from_pylist(old))
+    assert (findings.rows_lost, findings.rows_doubled, findings.rows_foreign) == (1, 0, 3)
 
 
 @pytest.mark.check
