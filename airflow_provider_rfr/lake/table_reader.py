@@ -38,8 +38,8 @@ def live_files(table: Table) -> list[FileScanTask]:
     if table.metadata.format_version > _FORMAT:
         raise ConfigurationError(
             name,
-            f"has format version {table.metadata.format_version}, which can't be merged into",
-            f"use a table of format version {_FORMAT}, write: append, or a full refresh",
+            f"has format version {table.metadata.format_version}, which can't be written",
+            f"use a table of format version {_FORMAT}",
         )
     try:
         return list(table.scan().plan_files())

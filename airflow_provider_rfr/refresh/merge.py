@@ -19,9 +19,11 @@ import pyarrow.compute as pc
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, ReconciliationError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
+from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.table_reader import TableReader, bounds_of
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
 from airflow_provider_rfr.refresh.merge_task import (
+    Bounds,
     ChangeBatch,
     Hits,
     KeyRules,
@@ -42,8 +44,6 @@ _log = logging.getLogger(__name__)
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-_MOST_KEYS_PRUNED: Final = 1_000_000
-"""Keys that are compared with the bounds of each file one by one; of more, the least and the greatest."""
 _SMALL_BYTES: Final = 8 * 1024 * 1024
 _MANY_SMALL_FILES: Final = 32
 _FOLDED_BYTES: Final = 64 * 1024 * 1024
@@ -133,11 +133,13 @@ class _Verdict:
 class Merge:
     """A merge of one batch.
 
+    :ivar store: of the batch's files
     :ivar files: rows by data file of the batch
     :ivar without: writes a data file of the batch again without the rows at these places; returns files in its place
     """
 
     jobs: Cluster | DriverJobs
+    store: FileStore
     batch: ChangeBatch
     rules: KeyRules
     target: FileTarget
@@ -157,7 +159,7 @@ class Merge:
         self._search(reader, live)
         before = sum(self._hits[task.file.file_path].total for task in live)
         verdict = self._judge(live)
-        rewritten = self._rewrite(reader, live, verdict) if not self.limits.appends else []
+        rewritten = self._rewrite(reader, live, verdict)
         counts = self._counts(verdict)
         self._check_deletions(counts, before)
         new_rows = self._write_new_rows(verdict)
@@ -180,7 +182,7 @@ class Merge:
         fresh = [task for task in live if task.file.file_path not in self._hits]
         may_have = self._pruned(fresh, reader)
         shares = equal_shares(may_have, self.jobs.cores, lambda task: task.file.file_size_in_bytes)
-        tasks = [SearchTask(reader, self.batch, self.rules, tuple(share)) for share in shares]
+        tasks = [SearchTask(reader, self.store, self.batch.key_files, self.rules, tuple(share)) for share in shares]
         for task, found in zip(tasks, self.jobs.run(find_hits, tasks), strict=True):
             self._hits.update({file.file.file_path: hits for file, hits in zip(task.files, found, strict=True)})
         nothing: _Numbers = np.zeros(0, dtype=np.int64)
@@ -189,22 +191,24 @@ class Merge:
             self._hits.setdefault(file.file.file_path, without)
 
     def _pruned(self, files: Sequence[FileScanTask], reader: TableReader) -> list[FileScanTask]:
-        """Return the files that may have keys of the batch, by the bounds of the key's column."""
-        keys = self.batch.winners["key"]
-        if not len(keys):
+        """Return the files that may have keys of the batch, by the bounds of the key's columns."""
+        if not self.batch.key_files:
             return []
-        schema, (path, *others) = reader.columns(), self.rules.paths
-        if others:
-            return list(files)
-        column = schema.find_field(".".join(path))
-        may_have = _key_finder(keys)
-        kept = []
-        for task in files:
+        schema = reader.columns()
+        columns = [
+            (schema.find_field(".".join(path)).field_id, bounds)
+            for path, bounds in zip(self.rules.paths, self.batch.bounds, strict=True)
+            if bounds is not None
+        ]
+
+        def may_have_keys(task: FileScanTask) -> bool:
             # Of a file with deletes, the rows that are left have to be counted.
-            bounds = None if task.delete_files else bounds_of(task.file, schema, column.field_id)
-            if bounds is None or may_have(*bounds):
-                kept.append(task)
-        return kept
+            return bool(task.delete_files) or all(
+                (span := bounds_of(task.file, schema, field_id)) is None or _overlaps(bounds, span)
+                for field_id, bounds in columns
+            )
+
+        return [task for task in files if may_have_keys(task)]
 
     def _judge(self, live: Sequence[FileScanTask]) -> _Verdict:
         winners = self.batch.winners
@@ -224,6 +228,19 @@ class Merge:
         self, reader: TableReader, live: Sequence[FileScanTask], verdict: _Verdict
     ) -> list[tuple[tuple[FileScanTask, ...], Rewritten]]:
         """Write the files that hold replaced rows again; note in the verdict which rows are unchanged."""
+        replaced = {} if self.limits.appends else self._replaced(live, verdict)
+        self._check_bytes([rows.file for rows, _ in replaced.values()], live)
+        groups = [[rows for rows, _ in share] for share in _grouped(list(replaced.values()))]
+        groups += [[_untouched(task) for task in share] for share in self._folded(live, replaced, verdict)]
+        outcomes = self._run(reader, groups)
+        for group, result in outcomes:
+            for rows, stays in zip(group, result.stays, strict=True):
+                if rows.file.file.file_path in replaced:
+                    verdict.is_unchanged[replaced[rows.file.file.file_path][1][stays]] = True
+        return [(tuple(rows.file for rows in group), result) for group, result in outcomes]
+
+    def _replaced(self, live: Sequence[FileScanTask], verdict: _Verdict) -> dict[str, tuple[Replaced, _Numbers]]:
+        """Return the rows of each file that the batch may replace, with their winners."""
         replaces, winners = verdict.replaces, self.batch.winners
         compares = replaces & ~verdict.is_deletion & (verdict.hits == 1)
         parts, places = winners["part"].to_numpy(), winners["row"].to_numpy()
@@ -235,15 +252,7 @@ class Merge:
                 mine = hits.winners[chosen]
                 rows = Replaced(task, hits.rows[chosen], compares[mine], parts[mine], places[mine])
                 replaced[task.file.file_path] = (rows, mine)
-        self._check_bytes([rows.file for rows, _ in replaced.values()], live)
-        groups = [[rows for rows, _ in share] for share in _grouped(list(replaced.values()))]
-        groups += [[_untouched(task) for task in share] for share in self._folded(live, replaced, verdict)]
-        outcomes = self._run(reader, groups)
-        for group, result in outcomes:
-            for rows, stays in zip(group, result.stays, strict=True):
-                if rows.file.file.file_path in replaced:
-                    verdict.is_unchanged[replaced[rows.file.file.file_path][1][stays]] = True
-        return [(tuple(rows.file for rows in group), result) for group, result in outcomes]
+        return replaced
 
     def _run(
         self, reader: TableReader, groups: Sequence[Sequence[Replaced]]
@@ -286,30 +295,40 @@ class Merge:
 
     def _write_new_rows(self, verdict: _Verdict) -> list[StoredFile]:
         """Return data files with the rows of the batch that the table is to get."""
-        winners = self.batch.winners
-        leaves = pa.array(verdict.is_stale | verdict.is_unchanged)
-        dropped = pa.concat_tables([self.batch.losers, winners.filter(leaves)]).select(["part", "row", "deleted"])
-        dropped = dropped.filter(pc.invert(dropped["deleted"]))
+        dropped = self._dropped(verdict)
         parts, rows = dropped["part"].to_numpy(), dropped["row"].to_numpy()
         digest = hashlib.blake2b(parts.tobytes() + rows.tobytes()).digest()
         if self._new_rows is None or self._new_rows[0] != digest:
-            hit = {int(number): rows[parts == number].tolist() for number in np.unique(parts)}
+            hit: dict[int, Any] = {int(number): rows[parts == number] for number in np.unique(parts)}
             files = [part.file for part in self.batch.parts]
             stay = [self.files[file] for number, file in enumerate(files) if file is not None and number not in hit]
             again = self.without([(str(files[number]), places) for number, places in hit.items()])
             self._new_rows = digest, [*stay, *again]
         return self._new_rows[1]
 
+    def _dropped(self, verdict: _Verdict) -> pa.Table:
+        """Return ``part`` and ``row`` of the batch's rows that the table does not get."""
+        leaves, losers = verdict.is_stale | verdict.is_unchanged, self.batch.losers
+        if self.rules.is_whole_row:
+            # Equal rows of a stream without a key are different rows: the table gets all of them or none.
+            losers = losers.filter(pa.array(leaves[losers["winner"].to_numpy()]))
+        winners = self.batch.winners.filter(pa.array(leaves))
+        dropped = pa.concat_tables([losers.select(winners.column_names), winners])
+        return dropped.filter(pc.invert(dropped["deleted"]))
+
     def _counts(self, verdict: _Verdict) -> MergeCounts:
         deletion, hit, replaces = verdict.is_deletion, verdict.hits > 0, verdict.replaces
+        older, of_rows = self.batch.losers.num_rows, np.zeros(0, dtype=bool)
+        if self.rules.is_whole_row:
+            older, of_rows = 0, hit[self.batch.losers["winner"].to_numpy()]
         return MergeCounts(
-            inserted=int((~hit & ~deletion).sum()),
+            inserted=int((~hit & ~deletion).sum() + (~of_rows).sum()),
             updated=int((replaces & ~deletion & ~verdict.is_unchanged).sum()),
-            unchanged=int((verdict.is_unchanged & ~deletion).sum()),
+            unchanged=int((verdict.is_unchanged & ~deletion).sum() + of_rows.sum()),
             stale=int(verdict.is_stale.sum()),
             deleted=int((replaces & deletion).sum()),
             unknown_deletions=int((~hit & deletion).sum()),
-            older_versions=self.batch.losers.num_rows,
+            older_versions=older,
         )
 
     def _check(self, plan: MergePlan, before: int, removed: int, added: int) -> None:
@@ -317,7 +336,7 @@ class Merge:
 
         :raises ReconciliationError: they differ
         """
-        counts, staged = plan.counts, self.batch.rows.num_rows
+        counts, staged = plan.counts, self.batch.records
         expected = before + counts.inserted - counts.deleted - plan.doubled
         if (
             counts.read != staged
@@ -385,18 +404,10 @@ def _grouped(replaced: list[tuple[Replaced, _Numbers]]) -> list[list[tuple[Repla
     return result
 
 
-def _key_finder(keys: pa.ChunkedArray) -> Callable[[Any, Any], bool]:
-    """Return a function that tells whether any of the sorted keys may be between two values."""
-    few = keys if len(keys) <= _MOST_KEYS_PRUNED else pc.take(keys, pa.array([0, len(keys) - 1]))
-    values = [value for value in few.to_pylist() if value is not None]
-    if len(few) < len(keys):
-        return lambda lower, upper: bool(values) and not (upper < values[0] or lower > values[-1])
-
-    def any_between(lower: Any, upper: Any) -> bool:
-        try:
-            place = bisect.bisect_left(values, lower)
-            return place < len(values) and values[place] <= upper
-        except TypeError:
-            return True  # the bounds are of another type than the keys, which says nothing
-
-    return any_between
+def _overlaps(bounds: Bounds, span: tuple[Any, Any]) -> bool:
+    """Tell whether any of the ascending ranges and a file's range have a value in common."""
+    try:
+        place = bisect.bisect_left(bounds, span[0], key=lambda bound: bound[1])
+        return place < len(bounds) and bool(bounds[place][0] <= span[1])
+    except TypeError:
+        return True  # the file's bounds are of another type than the keys, which says nothing

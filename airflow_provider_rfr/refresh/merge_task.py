@@ -3,15 +3,17 @@
 The batch is the rows that a sync read. Each data file that it wrote has an index: key, cursor value and time of every
 row. Of the rows with one key, the newest by cursor value counts, and of equal ones the one that was fetched last.
 
-Keys are searched as they are, not by a hash: by the native type of a single column, and of several columns by a text
-that no two different keys share.
+Keys are searched as they are, not by a hash: by the native type of a single column, and of several columns by bytes
+that no two different keys share. The driver sorts the keys once and writes them to files of a bounded size, which tasks
+search one after the other, so that a task's memory does not grow with the batch.
 """
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform, load_file
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
 from airflow_provider_rfr.lake.table_reader import TableReader
 from airflow_provider_rfr.refresh.cursor_values import comparable
@@ -29,32 +31,20 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
 Paths = tuple[tuple[str, ...], ...]
+Bounds = list[tuple[Any, Any]]
+"""Ranges, in ascending order, that hold all values of a column: the least and the greatest of each."""
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-_INDEX_COLUMNS: Final = ("key", "cursor", "fetched", "row", "deleted")
-_NOTHING: Final = pa.schema(
-    [(name, pa.int64()) for name in ("key", "cursor", "fetched", "row")]
-    + [("deleted", pa.bool_()), ("part", pa.int64())]
-)
+_INDEX_COLUMNS: Final = ("cursor", "fetched", "row", "deleted")
 _EXTRACTED_AT: Final = "_rfr_extracted_at"
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 """Of rows in memory before they are written."""
-_ROWS_AT_ONCE: Final = 4_000_000
+_ROWS_AT_ONCE: Final = 2_000_000
 """Of the table, whose keys are searched by one call: each call builds its table of the batch's keys again."""
-
-
-def row_keys(rows: pa.Table, paths: Paths) -> pa.Array:
-    """Return a value for each row that is equal for equal keys alone; null where a part of the key is null."""
-    columns = [column_at(rows, path).combine_chunks() for path in paths]
-    if len(columns) == 1:
-        return columns[0]
-    parts: list[pa.Array] = []
-    for column in columns:
-        text = column.cast(pa.large_string())
-        # With its length before it, so that ("ab", "c") and ("a", "bc") differ.
-        parts += [pc.binary_length(text).cast(pa.large_string()), text]
-    return pc.binary_join_element_wise(*parts, pa.scalar("\x00", pa.large_string()))
+_KEYS_AT_ONCE: Final = 1_000_000
+"""Of the batch, in one file."""
+_MOST_BOUNDS: Final = 10_000
 
 
 def column_at(rows: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
@@ -69,16 +59,39 @@ class KeyRules:
 
     :ivar paths: of the key's columns
     :ivar cursor: None where versions are ordered by the time at which they were fetched
+    :ivar primary_key: those of the paths that are the stream's primary key, whose values are never null
     """
 
     paths: Paths
     cursor: CursorColumn | None
+    primary_key: Paths
+
+    @property
+    def is_whole_row(self) -> bool:
+        """Tell whether the stream has no key, so that rows which are equal in all columns are different rows."""
+        return not self.primary_key
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the top-level columns of the table that are needed."""
         names = [path[0] for path in self.paths]
         return tuple(dict.fromkeys([*names, *([self.cursor.name] if self.cursor is not None else [])]))
+
+    def key_columns(self, rows: pa.Table) -> list[pa.Array]:
+        """Return the columns of the key."""
+        return [column_at(rows, path).combine_chunks() for path in self.paths]
+
+    def keys(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return a value for each row that is equal for equal keys alone, and that can be sorted; never null."""
+        if len(columns) == 1 and self.primary_key == self.paths:
+            return columns[0].cast(pa.large_string()) if pa.types.is_string(columns[0].type) else columns[0]
+        parts: list[pa.Array] = []
+        for column in columns:
+            content = _as_bytes(column)
+            # With its length before it, so that ("ab", "c") and ("a", "bc") differ, and null differs from "".
+            length = pc.binary_length(content).fill_null(-1).cast(pa.large_string()).cast(pa.large_binary())
+            parts += [length, content.fill_null(b"")]
+        return pc.binary_join_element_wise(*parts, pa.scalar(b"\x00", pa.large_binary()))
 
     def cursors(self, rows: pa.Table) -> pa.Array:
         """Return the rows' cursor values, as they compare."""
@@ -87,20 +100,30 @@ class KeyRules:
         return comparable(rows[self.cursor.name], self.cursor)
 
 
+def _as_bytes(column: pa.Array) -> pa.Array:
+    """Return bytes that are equal for equal values."""
+    if pa.types.is_nested(column.type):
+        values = (None if value is None else json.dumps(value, default=str) for value in column.to_pylist())
+        column = pa.array(list(values), pa.large_string())
+    elif not pa.types.is_binary(column.type) and not pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.large_string())
+    return column.cast(pa.large_binary())
+
+
 def write_index(store: FileStore, location: str, rows: pa.Table, rules: KeyRules, deleted: bool) -> None:
     """Write the index of rows, in their order.
 
     :param deleted: the rows remove those of the table
     """
-    count = rows.num_rows
-    columns = [
-        row_keys(rows, rules.paths),
-        rules.cursors(rows),
-        rows[_EXTRACTED_AT].cast(pa.int64()).combine_chunks(),
-        pa.array(np.arange(count, dtype=np.int64)),
-        pa.repeat(pa.scalar(deleted), count),
-    ]
-    store.write_parquet(location, pa.Table.from_arrays(columns, names=list(_INDEX_COLUMNS)), {})
+    count, keys = rows.num_rows, rules.key_columns(rows)
+    columns = {f"key_{place}": column for place, column in enumerate(keys)}
+    columns |= {
+        "cursor": rules.cursors(rows),
+        "fetched": rows[_EXTRACTED_AT].cast(pa.int64()).combine_chunks(),
+        "row": pa.array(np.arange(count, dtype=np.int32)),
+        "deleted": pa.repeat(pa.scalar(deleted), count),
+    }
+    store.write_parquet(location, pa.table(columns), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,47 +137,125 @@ class IndexedFile:
     file: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A share of the winners' keys, with their cursor values, by key.
+
+    :ivar start: the place of its first key among the winners
+    """
+
+    location: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """The batch; picklable, and loaded where it is used."""
+    """The batch as the driver holds it, without keys.
 
-    store: FileStore
+    :ivar winners: ``part``, ``row`` and ``deleted`` of the newest row of each key, in the order of the keys
+    :ivar losers: the same of the other rows, with the place of the ``winner`` of their key
+    :ivar key_files: keys of the winners
+    :ivar bounds: of each key column, in the order of the rules; None where nothing is known
+    """
+
     parts: tuple[IndexedFile, ...]
+    winners: pa.Table
+    losers: pa.Table
+    key_files: tuple[KeyFile, ...]
+    bounds: tuple[Bounds | None, ...]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("store", "parts")}
+    @classmethod
+    def load(cls, store: FileStore, scratch: str, parts: Sequence[IndexedFile], rules: KeyRules) -> ChangeBatch:
+        """Load the indexes of all parts, and write the keys of the newest rows.
 
-    @cached_property
-    def rows(self) -> pa.Table:
-        """Return all rows by key, cursor value and time, so that the last of each key counts; with ``part``."""
-        tables = []
-        for number, part in enumerate(self.parts):
-            table = self.store.read_table(part.index, _INDEX_COLUMNS)
-            tables.append(table.append_column("part", pa.array(np.full(table.num_rows, number, np.int64))))
-        table = pa.concat_tables(tables) if tables else _NOTHING.empty_table()
-        # A version without a cursor value is older than any with one.
-        table = table.append_column("has_cursor", table["cursor"].is_valid())
-        names = ("key", "has_cursor", "cursor", "fetched", "part", "row")
-        return table.sort_by([(name, "ascending") for name in names])
+        :param scratch: folder for the files
+        """
+        names = [f"key_{place}" for place in range(len(rules.paths))]
+        tables = [store.read_table(part.index, [*names, *_INDEX_COLUMNS]) for part in parts]
+        if not tables or not any(table.num_rows for table in tables):
+            nothing = pa.table({"part": _ints(), "row": _ints(), "deleted": pa.array([], pa.bool_())})
+            return cls(tuple(parts), nothing, nothing.append_column("winner", pa.array(_ints())), (), ())
+        places = np.repeat(np.arange(len(tables), dtype=np.int32), [table.num_rows for table in tables])
+        rows = pa.concat_tables(tables)
+        del tables
+        columns = [rows[name].combine_chunks() for name in names]
+        bounds = _bounds(columns, rules)
+        rows = rows.drop_columns(names).append_column("part", pa.array(places))
+        keys, rows, wins = _sorted(rules.keys(columns), rows)
+        del columns
+        winner = np.cumsum(np.concatenate([[False], wins[:-1]]))
+        cursors, mask = rows["cursor"], pa.array(wins)
+        rows = rows.select(["part", "row", "deleted"])
+        losers = rows.append_column("winner", pa.array(winner)).filter(pa.array(~wins))
+        keys, cursors = keys.filter(mask), cursors.filter(mask)
+        if len(rules.paths) == 1 and bounds[0] is not None:
+            bounds = (_segments(keys),)
+        files = _write_keys(store, scratch, keys, cursors)
+        return cls(tuple(parts), rows.filter(mask), losers, files, bounds)
 
-    @cached_property
-    def wins(self) -> _Mask:
-        """Return for each of the rows whether it is the newest with its key."""
-        keys = self.rows["key"].combine_chunks()
-        if not len(keys):
-            return np.zeros(0, dtype=bool)
-        differs = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
-        return np.append(differs.astype(bool), True)
+    @property
+    def records(self) -> int:
+        """Return the number of all rows."""
+        return int(self.winners.num_rows + self.losers.num_rows)
 
-    @cached_property
-    def winners(self) -> pa.Table:
-        """Return the newest row of each key, by key."""
-        return self.rows.filter(pa.array(self.wins))
 
-    @cached_property
-    def losers(self) -> pa.Table:
-        """Return the older versions."""
-        return self.rows.filter(pa.array(~self.wins))
+def _ints() -> _Numbers:
+    return np.zeros(0, dtype=np.int64)
+
+
+def _sorted(keys: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Table, _Mask]:
+    """Return keys and rows by key, cursor value and time, and for each whether it is the last with its key."""
+    # A version without a cursor value is older than any with one.
+    order = {"key": keys, "has_cursor": rows["cursor"].is_valid(), "cursor": rows["cursor"]}
+    order |= {name: rows[name] for name in ("fetched", "part", "row")}
+    places = pc.sort_indices(pa.table(order), [(name, "ascending") for name in order])
+    del order
+    keys = keys.take(places)
+    differs = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
+    return keys, rows.drop_columns(["fetched"]).take(places), np.append(differs.astype(bool), True)
+
+
+def _write_keys(store: FileStore, scratch: str, keys: pa.Array, cursors: pa.ChunkedArray) -> tuple[KeyFile, ...]:
+    files = []
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        location = f"{scratch}/{uuid.uuid4().hex}{OWN_FILE}"
+        share = {"key": keys.slice(start, _KEYS_AT_ONCE), "cursor": cursors.slice(start, _KEYS_AT_ONCE)}
+        store.write_parquet(location, pa.table(share), {})
+        files.append(KeyFile(location, start))
+    return tuple(files)
+
+
+def _bounds(columns: Sequence[pa.Array], rules: KeyRules) -> tuple[Bounds | None, ...]:
+    """Return the least and the greatest value of each column, in the form of a data file's statistics."""
+    bounds: list[Bounds | None] = []
+    for column in columns:
+        values = _as_statistics(column)
+        if values is None or values.null_count:
+            bounds.append(None)
+        else:
+            span = pc.min_max(values)
+            bounds.append([(span["min"].as_py(), span["max"].as_py())])
+    return tuple(bounds)
+
+
+def _segments(keys: pa.Array) -> Bounds:
+    """Return narrow ranges that hold all keys, which are sorted; ranges of one value each where there are few."""
+    values = _as_statistics(keys)
+    assert values is not None
+    starts = np.linspace(0, len(values), min(len(values), _MOST_BOUNDS) + 1).astype(np.int64)
+    lower, upper = values.take(pa.array(starts[:-1])), values.take(pa.array(starts[1:] - 1))
+    return list(zip(lower.to_pylist(), upper.to_pylist(), strict=True))
+
+
+def _as_statistics(values: pa.Array) -> pa.Array | None:
+    """Return the values as Iceberg keeps bounds of a column; None for a type whose bounds are of no use."""
+    kind = values.type
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
+        return values.cast(pa.int64())
+    if pa.types.is_date32(kind):
+        return values.cast(pa.int32())
+    known = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string, pa.types.is_large_string)
+    return values if any(is_known(kind) for is_known in known) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,29 +279,43 @@ class SearchTask:
     """A share of the table's files to search for keys of the batch."""
 
     reader: TableReader
-    batch: ChangeBatch
+    store: FileStore
+    keys: tuple[KeyFile, ...]
     rules: KeyRules
     files: tuple[FileScanTask, ...]
 
 
 def find_hits(task: SearchTask) -> list[Hits]:
     """Search the files of a task; return the hits of each file, in the task's order."""
-    winners = task.batch.winners
-    keys, cursors = winners["key"].combine_chunks(), winners["cursor"].combine_chunks()
     columns, found = task.reader.columns(task.rules.columns), []
     for tables in _read_some(task, columns):
         rows = pa.concat_tables(tables)
-        places = pc.index_in(row_keys(rows, task.rules.paths), value_set=keys)
-        newer = _newer(task.rules.cursors(rows), cursors, places)
-        matches = places.is_valid().to_numpy(zero_copy_only=False)
-        numbers = places.fill_null(-1).to_numpy().astype(np.int64)
+        places, newer = _places_of(task, task.rules.keys(task.rules.key_columns(rows)), task.rules.cursors(rows))
         start = 0
         for table in tables:
             part = slice(start, start + table.num_rows)
-            hit = np.flatnonzero(matches[part])
-            found.append(Hits(hit, numbers[part][hit], newer[part][hit], table.num_rows))
+            hit = np.flatnonzero(places[part] >= 0)
+            found.append(Hits(hit, places[part][hit], newer[part][hit], table.num_rows))
             start += table.num_rows
     return found
+
+
+def _places_of(task: SearchTask, keys: pa.Array, cursors: pa.Array) -> tuple[_Numbers, _Mask]:
+    """Return for each row of the table the place of its key among the winners, or -1, and whether the row is newer."""
+    places, newer = np.full(len(keys), -1, dtype=np.int64), np.zeros(len(keys), dtype=bool)
+    for file in task.keys:
+        batch = task.store.read_table(file.location, ("key", "cursor"))
+        values = batch["key"].combine_chunks().cast(keys.type)
+        some = np.arange(len(keys))
+        if len(task.keys) > 1:
+            inside = pc.and_(pc.greater_equal(keys, values[0]), pc.less_equal(keys, values[-1]))
+            some = np.flatnonzero(inside.fill_null(False).to_numpy(zero_copy_only=False))
+        found = pc.index_in(keys.take(pa.array(some)) if len(some) < len(keys) else keys, value_set=values)
+        hit = some[found.is_valid().to_numpy(zero_copy_only=False)]
+        at = found.drop_null().to_numpy().astype(np.int64)
+        places[hit] = file.start + at
+        newer[hit] = _newer(cursors.take(pa.array(hit)), batch["cursor"].combine_chunks().take(pa.array(at)))
+    return places, newer
 
 
 def _read_some(task: SearchTask, columns: Any) -> Iterator[list[pa.Table]]:
@@ -215,9 +330,9 @@ def _read_some(task: SearchTask, columns: Any) -> Iterator[list[pa.Table]]:
         yield tables
 
 
-def _newer(present: pa.Array, cursors: pa.Array, places: pa.Array) -> _Mask:
+def _newer(present: pa.Array, cursors: pa.Array) -> _Mask:
     """Tell for each row of the table whether its cursor value is greater than that of the batch's row."""
-    newer = pc.greater(present.cast(cursors.type), cursors.take(places))
+    newer = pc.greater(present.cast(cursors.type), cursors)
     return np.asarray(newer.fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
 
 

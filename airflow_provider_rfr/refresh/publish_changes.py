@@ -84,10 +84,10 @@ class ChangesPublisher(Publisher):
         """Return the columns by which the rows of the batch are found in the table."""
         cursor, key = self._cursor_in(rows), key_columns(self.stream.primary_key, rows)
         if self._options.mode == "merge":
-            return KeyRules(key, cursor)
+            return KeyRules(key, cursor, key)
         # A version of a row is left out where the table has it; without a key, a row that is equal in all columns.
         names = key or tuple((name,) for name in rows.names if name not in SYSTEM_COLUMNS.names)
-        return KeyRules(tuple(dict.fromkeys((*names, (cursor.name,)))), None)
+        return KeyRules(tuple(dict.fromkeys((*names, (cursor.name,)))), None, key)
 
     def _merge_and_commit(
         self,
@@ -142,8 +142,10 @@ class ChangesPublisher(Publisher):
         options = self._options
         limits = MergeLimits(options.mode == "append", options.max_rewrite_bytes, options.max_deleted)
         files = {location: file.file for location, file in written.items()}
-        rules = task.index or KeyRules((), None)
-        return Merge(self.jobs, ChangeBatch(self.ledger.store, tuple(parts)), rules, target, limits, files, without)
+        rules = task.index or KeyRules((), None, ())
+        store = self.ledger.store
+        batch = ChangeBatch.load(store, task.scratch, parts, rules)
+        return Merge(self.jobs, store, batch, rules, target, limits, files, without)
 
     def _commit_merge(
         self, header: LedgerHeader, target: FileTarget, plan: MergePlan, state: SyncState

@@ -22,7 +22,7 @@ from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.refresh.cursor_values import comparable
-from airflow_provider_rfr.refresh.merge_task import KeyRules, column_at, write_index
+from airflow_provider_rfr.refresh.merge_task import KeyRules, Paths, column_at, write_index
 from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
@@ -284,7 +284,7 @@ class _ChangeFinder:
         if self._task.cursor is not None:
             self._note_cursors(table, self._task.cursor, pages, ordinals)
         if self._task.index is not None and self.found.without_key is None:
-            self._check_keys(table, self._task.index, pages)
+            self._check_keys(table, self._task.index.primary_key, pages)
         return self._without_deletions(table) if DELETED_FIELD in table.column_names else table
 
     def _note_cursors(
@@ -300,8 +300,8 @@ class _ChangeFinder:
             if greatest is not None and (ordinal not in self.found.seen or greatest > self.found.seen[ordinal]):
                 self.found.seen[ordinal] = greatest
 
-    def _check_keys(self, table: pa.Table, rules: KeyRules, pages: Sequence[LedgerPage]) -> None:
-        for path in rules.paths:
+    def _check_keys(self, table: pa.Table, key: Paths, pages: Sequence[LedgerPage]) -> None:
+        for path in key:
             column = column_at(table, path)
             if column.null_count:
                 row = int(np.flatnonzero(column.is_null().to_numpy())[0])
@@ -380,7 +380,7 @@ def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
 def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list[WrittenFile]:
     table = load_file(task.target.store, file.file.location, task.target.layout)
     keep = np.ones(table.num_rows, dtype=bool)
-    keep[list(rows)] = False  # the companion's rows are in the file's order
+    keep[np.asarray(rows, dtype=np.int64)] = False  # the companion's rows are in the file's order
     return _write_files(task, table.filter(pa.array(keep)))
 
 

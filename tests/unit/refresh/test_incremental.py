@@ -12,9 +12,10 @@ import pytest
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.sync_state import read_state
-from airflow_provider_rfr.refresh import merge
+from airflow_provider_rfr.refresh import merge, merge_task
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import parse_config
+from airflow_provider_rfr.refresh.merge_task import SearchTask
 from tests.kill_points import intercept
 from tests.unit.refresh import changing_source
 from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
@@ -172,6 +173,82 @@ def test_append_without_a_key_compares_whole_rows(shop: Shop) -> None:
     assert counted(shop.sync("append")) == {"inserted": 1, "unchanged": 1}
 
 
+def test_append_without_a_key_takes_nulls_nested_values_and_equal_rows(shop: Shop) -> None:
+    shop.config = {"key": None, "deletes": False}
+    more = {"note": None, "size": {"width": 1}, "tags": ["a", "b"]}
+    shop.change(1, 1, **more)
+    shop.change(1, 1, **more)
+    shop.sync("append")
+    assert shop.rows() == [(1, "x"), (1, "x")]
+    assert counted(shop.sync("append")) == {"unchanged": 2}
+    shop.change(1, 1, **{**more, "size": {"width": 2}})
+    shop.change(1, 2, **more)
+    shop.change(1, 2, **more)
+    shop.change(1, 2, **{**more, "note": ""})
+    assert counted(shop.sync("append")) == {"inserted": 4, "unchanged": 2}
+    assert counted(shop.sync("append")) == {"unchanged": 3}
+    assert len(shop.rows()) == 6
+
+
+def test_append_takes_a_record_without_a_cursor_once(shop: Shop) -> None:
+    begun(shop, mode="append")
+    shop.change(7, 0)
+    RECORDS[-1]["updated_at"] = None
+    assert counted(shop.sync("append")) == {"inserted": 1, "unchanged": 1}
+    assert counted(shop.sync("append")) == {"unchanged": 2}
+    shop.change(8, 9)
+    RECORDS[-1]["id"] = None
+    with pytest.raises(PublishRefusedError, match="id is null"):
+        shop.sync("append")
+
+
+def files_searched(shop: Shop, monkeypatch: pytest.MonkeyPatch, mode: str) -> int:
+    """Sync, and return how many files of the table were searched for keys."""
+    searched = [0]
+
+    def note(task: SearchTask) -> None:
+        searched[0] += len(task.files)
+
+    with monkeypatch.context() as patch:
+        intercept(merge, "find_hits", before=note, put=patch.setattr)
+        shop.sync(mode)
+    return searched[0]
+
+
+@pytest.mark.parametrize("mode", ["merge", "append"])
+def test_files_that_can_not_have_the_keys_are_not_read(shop: Shop, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    begun(shop, mode=mode)
+    for number in range(10, 20):
+        shop.change(number, number)
+        shop.sync(mode)
+    assert len(list(shop.table.scan().plan_files())) == 11
+    shop.change(30, 30)
+    # The file of the record at the bound, which is read again.
+    assert files_searched(shop, monkeypatch, mode) == 1
+
+
+def test_files_are_chosen_by_each_column_of_a_key(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.config = {"key": ["shop", "id"]}
+    begun(shop)
+    for number in range(10, 20):
+        shop.change(number, number)
+        shop.sync()
+    shop.change(30, 30)
+    assert files_searched(shop, monkeypatch, "merge") == 1, "all have the shop, and one a key from 19 to 30"
+
+
+def test_keys_of_a_large_batch_are_searched_share_by_share(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_task, "_KEYS_AT_ONCE", 3)
+    begun(shop, rows=20)
+    for number in [*range(5, 17), *range(30, 40)]:
+        shop.change(number, 100 + number, "new")
+    shop.change(9, 500, "newest")
+    assert counted(shop.sync()) == {"inserted": 10, "updated": 12, "unchanged": 1, "older_versions": 1}
+    kept = [(number, "x") for number in (*range(5), 17, 18, 19)]
+    changed = [(number, "newest" if number == 9 else "new") for number in (*range(5, 17), *range(30, 40))]
+    assert shop.rows() == sorted(kept + changed)
+
+
 def test_a_rollback_takes_the_state_back_with_the_rows(shop: Shop) -> None:
     begun(shop)
     before = shop.table.metadata.current_snapshot_id
@@ -280,11 +357,12 @@ def test_a_merge_that_would_write_too_much_again_is_refused(shop: Shop) -> None:
         shop.sync(max_rewrite_bytes=1)
 
 
-def test_small_files_are_written_together(shop: Shop) -> None:
+@pytest.mark.parametrize("mode", ["merge", "append"])
+def test_small_files_are_written_together(shop: Shop, mode: str) -> None:
     begun(shop)
     for number in range(10, 50):
         shop.change(number, number)
-        shop.sync()
+        shop.sync(mode)
     assert len(list(shop.table.scan().plan_files())) < 36
     assert [number for number, _ in shop.rows()] == [0, 1, 2, *range(10, 50)]
 
