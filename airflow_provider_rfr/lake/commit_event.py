@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -45,6 +45,8 @@ class CommitEvent:
     :ivar fetched_at_min: when the earliest page of the commit was fetched; None for no documents
     :ivar map_index: -1 where the task is not mapped; None outside Airflow
     :ivar logical_date: RFC 3339, as the run has it; empty where there is none
+    :ivar changes: records of an incremental sync by what became of them (``inserted``, ``updated``, ``unchanged``,
+        ``stale``, ``deleted``, ``unknown_deletions``, ``older_versions``); None for a commit of a full refresh
     """
 
     commit_id: str
@@ -67,6 +69,7 @@ class CommitEvent:
     map_index: int | None = None
     logical_date: str = ""
     merged_commits: int = 1
+    changes: Mapping[str, int] | None = field(default=None, hash=False)
 
     @property
     def documents(self) -> int:
@@ -162,7 +165,15 @@ def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
         fetched_at_max=end,
         bindings=tuple(bindings.values()),
         merged_commits=first.merged_commits + last.merged_commits,
+        changes=_summed(first.changes, last.changes),
     )
+
+
+def _summed(first: Mapping[str, int] | None, last: Mapping[str, int] | None) -> dict[str, int] | None:
+    """Return the counts of two syncs; None where one of the commits was a full refresh, which replaced all rows."""
+    if first is None or last is None:
+        return None
+    return {name: first.get(name, 0) + last.get(name, 0) for name in (*first, *(last.keys() - first.keys()))}
 
 
 def collections_of(bindings: Iterable[Binding]) -> tuple[str, ...]:
@@ -189,13 +200,21 @@ def _compact(document: Mapping[str, Any]) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-def _read(name: str, value: Any) -> Any:
+def _read_collection(name: str, value: Any) -> Any:
     if name == "bindings":
         return tuple(Binding(str(table), str(name), int(count), int(size)) for table, name, count, size in value)
-    if name == "collection_names":
-        if isinstance(value, str):
-            raise ValueError("the event's collection_names must be a list")
-        return tuple(map(str, value))
+    if name == "changes":
+        if not isinstance(value, Mapping) or not all(type(count) is int for count in value.values()):
+            raise ValueError("the event's changes must be numbers by name")
+        return dict(value)
+    if isinstance(value, str):
+        raise ValueError("the event's collection_names must be a list")
+    return tuple(map(str, value))
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in _COLLECTIONS:
+        return _read_collection(name, value)
     if name in _TIMES:
         if not isinstance(value, str):
             raise ValueError("a time of the event must be a text")
@@ -216,5 +235,6 @@ def _read(name: str, value: Any) -> Any:
 _FIELDS = tuple(field.name for field in fields(CommitEvent))
 _OF_THE_SNAPSHOT = frozenset({"target", "sequence", "snapshot_id", "committed_at"})
 _REQUIRED = ("commit_id", "target", "lake", "target_name", "run_id")
+_COLLECTIONS = frozenset({"bindings", "changes", "collection_names"})
 _TIMES = frozenset({"committed_at", "fetched_at_min", "fetched_at_max"})
 _NUMBERS = frozenset({"sequence", "snapshot_id", "generation", "map_index", "merged_commits"})

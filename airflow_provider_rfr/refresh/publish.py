@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,7 +63,7 @@ from airflow_provider_rfr.refresh.publish_task import (
     run_publish_task,
     see_share,
 )
-from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader
+from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.sync import SyncChanges, SyncPlan
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
 from airflow_provider_rfr.streams.paged import PagedStream
@@ -76,6 +77,11 @@ _KEYS_A_BUCKET = 4_000_000
 
 
 _CHANGES = tuple(field.name for field in fields(MergeCounts))
+
+
+def _changes_in(counts: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the counts of an incremental sync, from keys of a summary without their prefix; None without any."""
+    return {name: int(counts[key]) for name in _CHANGES if (key := name.replace("_", "-")) in counts} or None
 
 
 def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
@@ -126,6 +132,7 @@ def commit_summary(
         fetched_at_min=begin,
         fetched_at_max=end,
         bindings=(binding,),
+        changes=_changes_in(counts),
         **(run.model_dump(exclude_none=True) if (run := config.run.airflow) is not None else {}),
     )
     values = {
@@ -163,6 +170,23 @@ class PublishOutcome:
     changes: Mapping[str, int] | None = None
 
 
+def published_fields(outcome: PublishOutcome, publication: Publication | None) -> dict[str, Any]:
+    """Return the fields of the ledger's header that describe the publish.
+
+    :param publication: the generation's commit; None where there was nothing to commit
+    """
+    changes = None
+    if outcome.changes is not None:
+        doubled = 0 if publication is None else int(publication.summary.get("rfr.doubled-keys") or 0)
+        changes = {**outcome.changes, "doubled_keys": doubled}
+    return {
+        "state": RefreshState.PUBLISHED,
+        "snapshot_id": outcome.snapshot_id,
+        "published_rows": outcome.rows,
+        "changes": changes,
+    }
+
+
 def _without(rows: pa.Schema, names: Collection[str]) -> pa.Schema:
     return pa.schema([column for column in rows if column.name not in names])
 
@@ -170,7 +194,8 @@ def _without(rows: pa.Schema, names: Collection[str]) -> pa.Schema:
 def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
     """Return the outcome of a publication; counts that its summary lacks are the header's."""
     summary = publication.summary
-    changes = {name: int(summary[key]) for name in _CHANGES if (key := PREFIX + name.replace("_", "-")) in summary}
+    counts = {key.removeprefix(PREFIX): value for key, value in summary.items()}
+    changes = _changes_in(counts)
     rows = summary.get("total-records") if changes else summary.get("rfr.rows")
     return PublishOutcome(
         publication.snapshot_id,
@@ -179,7 +204,7 @@ def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome
         int(summary.get("rfr.pages-skipped") or 0),
         int(summary.get("rfr.records-missing") or 0),
         summary.get(SCHEMA_CHANGES_KEY),
-        changes or None,
+        changes,
     )
 
 

@@ -74,6 +74,7 @@ def template_variables(
             "bytes": event.bytes,
             "tables": len({binding.table for binding in event.bindings}),
         },
+        "changes": None if event.changes is None else dict(event.changes),
         "headers": dict(headers),
         "delivery_id": delivery_id,
         "trigger_name": trigger_name,
@@ -187,6 +188,7 @@ def _template_body(template: str, names: Mapping[str, Any]) -> bytes:
 _HOSTILE = "\"\\ \n\t\u2028</script>{{x}}'😀"
 _HEADER = "placeholder"
 _BEGAN = datetime(2024, 1, 1, tzinfo=timezone.utc)
+_OUTCOMES = ("inserted", "updated", "unchanged", "stale", "deleted", "unknown_deletions", "older_versions")
 _COLLECTIONS = ("acmeCo/example/collection", "acmeCo/example/another")
 
 
@@ -256,6 +258,7 @@ _TRIALS = (
     _Trial("with 1 collection", _placeholder(1)),
     _Trial("with no collections", _placeholder(0)),
     _Trial("with 2 collections", _placeholder(2)),
+    _Trial("of an incremental sync", replace(_placeholder(1), changes=dict.fromkeys(_OUTCOMES, 10))),
     _HOSTILE_TRIAL,
     _Trial("outside Airflow", replace(_placeholder(1), dag_id="", dag_run_id="", task_id="", map_index=None)),
 )
@@ -388,4 +391,6 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
     exposed = {name.lower() for name in endpoint.expose_headers}
     hidden = [name for name in _HEADER_IN_TEMPLATE.findall(text) if name.lower() in own_names.keys() - exposed]
     remedy = f"list {own_names[hidden[0].lower()]} in exposeHeaders, if the body may hold it" if hidden else ""
+    if trial is not None and trial.event.changes is None and "'changes." in failure.problem:
+        remedy = "write it inside of {{#if changes}}: a full refresh has no changes"
     return Problem(path, problem, remedy, f"trigger {endpoint.name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -43,6 +44,7 @@ FULL = CommitEvent(
     map_index=-1,
     logical_date="2026-03-01T00:00:00Z",
     merged_commits=1,
+    changes={"inserted": 10, "deleted": 2},
 )
 
 
@@ -153,6 +155,19 @@ def test_merged_events_join_collections_take_instants_and_keep_the_first_run_id(
     assert merged.bindings == (Binding("raw.orders", "orders", 11, 2049), Binding("raw.items", "items", 5, 50))
     assert (merged.documents, merged.bytes, merged.merged_commits) == (16, 2099, 2)
     assert merged.dag_run_id == "second"
+
+
+def test_counts_of_merged_syncs_are_added_and_those_before_or_after_a_full_refresh_are_none() -> None:
+    full = replace(FULL, changes=None)
+    assert merge(FULL, FULL).changes == {"inserted": 20, "deleted": 4}
+    assert merge(FULL, full).changes is merge(full, FULL).changes is None
+
+
+@pytest.mark.parametrize("changes", [[1], {"inserted": "many"}, {"inserted": True}, 7])
+def test_changes_that_are_no_counts_are_no_event(changes: Any) -> None:
+    document = {**json.loads(FULL.to_json()), "changes": changes}
+    with pytest.raises(ValueError, match="changes must be numbers by name"):
+        CommitEvent.from_json(json.dumps(document))
 
 
 def test_a_commit_without_times_does_not_win_the_minimum() -> None:

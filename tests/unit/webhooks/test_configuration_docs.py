@@ -12,13 +12,22 @@ from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.presets import PRESETS
 from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder_events, template_variables
 
-PAGE = (Path(__file__).parents[3] / "docs" / "webhooks_configuration.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "webhooks_configuration.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_an_example_is_a_block_that_a_dag_would_take(text: str) -> None:
     assert check_triggers(yaml.safe_load(text)).endpoints
+
+
+TEMPLATES = re.findall(r"```handlebars\n(.*?)```", (DOCS / "webhooks_templates.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_of_the_documentation_is_one_that_a_dag_would_take(template: str) -> None:
+    assert check_triggers({"config": [{"url": "https://x.example/", "payloadTemplate": template}]}).endpoints
 
 
 def test_every_preset_has_an_example() -> None:

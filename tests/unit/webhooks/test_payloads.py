@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.exceptions import TemplateError
+from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, merge
 from airflow_provider_rfr.webhooks import render
 from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
@@ -19,6 +19,7 @@ from airflow_provider_rfr.webhooks.outbox import delivery_id, merged_id
 from airflow_provider_rfr.webhooks.validation import (
     _HOSTILE,
     NotJsonError,
+    check_triggers,
     placeholder_events,
     render_body,
     render_payload,
@@ -234,7 +235,7 @@ NAMES = {
     *("connector_image", "flow_published_at_min", "flow_published_at_max", "flow_run_id", "run_id", "headers"),
     *("delivery_id", "commit_id", "generation", "snapshot_id", "committed_at", "sequence", "attempt", "trigger_name"),
     *("bindings", "totals", "dag_id", "dag_run_id", "task_id", "map_index", "logical_date", "target", "lake"),
-    "merged_commits",
+    *("merged_commits", "changes"),
 }
 
 
@@ -282,6 +283,23 @@ def test_what_there_is_none_of_is_empty_text() -> None:
 def test_a_merged_event_tells_how_many_commits_it_is() -> None:
     names = variables(merge(EVENT, replace(EVENT, commit_id="c-2")))
     assert (names["merged_commits"], names["totals"]) == (2, {"documents": 20, "bytes": 4096, "tables": 1})
+
+
+def test_counts_of_a_sync_can_be_printed_beside_a_full_refresh_that_has_none() -> None:
+    sync = variables(replace(EVENT, changes={"inserted": 3, "updated": 2, "deleted": 0}))
+    template = (
+        "{{#if changes}}{{changes.inserted}} new, {{changes.deleted}} gone{{else}}{{totals.documents}} in all{{/if}}"
+    )
+    assert render(template, sync) == "3 new, 0 gone"
+    assert render(template, variables(EVENT)) == "10 in all"
+    for event, inserted in ((sync, 3), (variables(EVENT), 0)):
+        assert render_payload({"n": "{{default changes.inserted 0}}"}, event) == {"n": inserted}
+
+
+def test_a_template_that_needs_the_counts_of_a_sync_is_refused_when_its_dag_is_parsed() -> None:
+    endpoint = {"url": "https://x.example/", "payload": {"n": "{{changes.inserted}}"}}
+    with raises(TriggerConfigError):
+        check_triggers({"config": [endpoint]})
 
 
 def test_delivery_ids_follow_from_commit_and_endpoint_alone() -> None:
