@@ -54,14 +54,20 @@ def list_refreshes(args: Namespace) -> None:
 @command
 def show(args: Namespace) -> None:
     """Show all that is known of a table's newest refresh."""
+    from airflow_provider_rfr.refresh.inspection import read_target
     from airflow_provider_rfr.refresh.state import size_in_words
 
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])
-    content = status.to_json()
+    _, sync = answered(lambda: read_target(catalog, status))
+    content = {**status.to_json(), "cursor": None if sync is None else sync.to_json()}
     if print_data(content, args):
         return
     shown: dict[str, Any] = {**_row(status), **{name: content[name] for name in _SHOWN if name in content}}
+    if status.header is not None and status.header.window is not None:
+        shown["window"] = status.header.window
+    if sync is not None:
+        shown |= {"cursor": sync.sentence, "cursor changed at": sync.changed_at}
     if status.header is not None:
         shown["in the ledger"] = size_in_words(status.header.bytes)
     for name, value in shown.items():
@@ -81,9 +87,16 @@ def history(args: Namespace) -> int:
     document = {"table": status.table, "state": status.state.value, "sentence": status.sentence, "generations": rows}
     if print_data(document, args):
         return code
-    names = ("generation", "outcome", "opened", "took", "rows", "records", "pages", "attempts", "dag_run_id", "error")
+    names = (
+        *("generation", "outcome", "sync", "opened", "took", "rows", "result", "records", "pages", "attempts"),
+        *("dag_run_id", "error"),
+    )
     for row, generation in zip(rows, status.history, strict=True):
-        row |= {"opened": generation.opened_at.isoformat(" ", "seconds"), "took": duration_in_words(generation.seconds)}
+        times = {
+            "opened": generation.opened_at.isoformat(" ", "seconds"),
+            "took": duration_in_words(generation.seconds),
+        }
+        row |= {"result": generation.result, **times}
     shown = [{name.replace("_", " "): row.get(name, "") for name in names} for row in rows]
     print_columns(shown, status.sentence)
     return code
@@ -240,6 +253,8 @@ def _row(status: TableStatus) -> dict[str, str]:
     age = (datetime.now(timezone.utc) - header.committed_at).total_seconds()
     return {
         **row,
+        "sync": header.sync,
+        "last result": status.last_result,
         "done": ("" if percent is None else f"{percent} %, ") + f"{header.partitions_done:,} of {header.partitions:,}",
         "left": "" if left is None else duration_in_words(left),
         "pages": f"{header.pages:,}",

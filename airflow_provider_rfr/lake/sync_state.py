@@ -14,6 +14,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -157,6 +158,29 @@ def read_state(table: Table) -> SyncState | None:
         return SyncState.from_json(json.loads(content))
     except ValueError as error:
         raise SyncStateError(f"the state is not JSON: {error}") from None
+
+
+def state_changed_at(metadata: TableMetadata) -> datetime | None:
+    """Return the time of the oldest commit that has the table's state in a row with the newest; None without a state.
+
+    Commits before an expired one are not known.
+    """
+    newest = snapshot_with_state(metadata)
+    if newest is None or summary_of(newest).get(STATE_KEY) == NO_STATE[STATE_KEY]:
+        return None
+    changed = newest
+    for snapshot in ancestors(metadata, newest.snapshot_id):
+        summary = summary_of(snapshot)
+        if carries_state(summary):
+            if _content_of(summary) != _content_of(summary_of(newest)):
+                break
+            changed = snapshot
+    return datetime.fromtimestamp(changed.timestamp_ms / 1000, timezone.utc)
+
+
+def _content_of(summary: Mapping[str, str]) -> str | None:
+    """Return a text that differs for every other state."""
+    return summary.get(_DIGEST_KEY) or summary.get(STATE_KEY)
 
 
 def _read_file(store: FileStore, location: str) -> bytes:

@@ -312,8 +312,11 @@ class TableFacts:
 def table_facts(catalog: Catalog, name: str) -> TableFacts | None:
     """Return the facts of the table as it is now; None if it does not exist."""
     table = load_table(catalog, name)
-    if table is None:
-        return None
+    return None if table is None else facts_of(name, table)
+
+
+def facts_of(name: str, table: Table) -> TableFacts:
+    """Return the facts of the table as it was loaded."""
     entry, snapshot = entry_of(name, table), table.current_snapshot()
     return TableFacts(
         snapshot_id=None if entry.snapshot_id is None else str(entry.snapshot_id),

@@ -23,6 +23,7 @@ from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.hooks.lake import table_asset
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
+from airflow_provider_rfr.refresh.state import changes_in_words
 from airflow_provider_rfr.text import one_line
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def sentence_of(result: Mapping[str, Any]) -> str:
     before = [table for table in tables if table.get("already_published")]
     synced = [table for table in tables if table not in before and "changes" in table]
     now = [table for table in tables if table not in before and table not in synced]
-    sentences = [f"{table['target']}: {_changes(table['changes'])}; it has {table['rows']} rows" for table in synced]
+    sentences = [
+        f"{table['target']}: {changes_in_words(table['changes'])}; it has {table['rows']} rows" for table in synced
+    ]
     if now:
         rows, pages = (sum(table[name] for table in now) for name in ("rows", "pages"))
         seconds = (result.get("seconds") or {}).get("total")
@@ -101,12 +104,6 @@ def sentence_of(result: Mapping[str, Any]) -> str:
         verb = "was" if len(before) == 1 else "were"
         sentences.append(f"{_names(before)} {verb} published already by this run; nothing was read")
     return "; ".join(sentences)
-
-
-def _changes(counts: Mapping[str, int]) -> str:
-    """Return the records of an incremental sync in words."""
-    present = [f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count]
-    return ", ".join(present) or "no record changed"
 
 
 def _names(tables: Sequence[Mapping[str, Any]]) -> str:

@@ -105,6 +105,12 @@ def value_of(text: str, column: CursorColumn) -> Any:
         raise SyncStateError(f"{text!r} in the state is no {column.kind}") from None
 
 
+def least(*texts: str | None, column: CursorColumn) -> str | None:
+    """Return the text with the least value; None without any."""
+    present = [text for text in texts if text is not None]
+    return min(present, key=lambda text: value_of(text, column), default=None)
+
+
 def greatest(*texts: str | None, column: CursorColumn) -> str | None:
     """Return the text with the greatest value; None without any."""
     present = [text for text in texts if text is not None]

@@ -33,7 +33,7 @@ from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, s
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import SeenColumns, TaskFigures, key_columns
 from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, outcome_of, published_fields
 from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
 from airflow_provider_rfr.refresh.resume import (
     Fingerprints,
@@ -230,6 +230,7 @@ class Refresh:
                 publish_fingerprint=prints.publish,
                 run_key=run.key,
                 labels={**self._labels(), "base_state": base},
+                **({} if self._sync is None else {"describe": self._sync.window}),
             )
         assert header is not None
         if decision.opening is Opening.PUBLISHED:
@@ -286,7 +287,9 @@ class Refresh:
     def _labels(self) -> dict[str, Any]:
         """Return the attempt's fields of the header that do not describe its work."""
         run, task = self._config.run.airflow, {"dag_id", "dag_run_id", "task_id", "map_index"}
+        is_first_sync = self._config.sync == "incremental" and self._sync is not None and self._sync.is_full
         return {
+            "mode": "replace" if is_first_sync else self._options.mode,
             "replace_where": self._options.replace_where,
             "silence": silence_seconds(self._options),
             **(run.model_dump(include=task) if run is not None else {}),
@@ -335,9 +338,10 @@ class Refresh:
 
     def _mark_published(self, outcome: PublishOutcome) -> None:
         try:
-            self.ledger.commit(
-                [], state=RefreshState.PUBLISHED, snapshot_id=outcome.snapshot_id, published_rows=outcome.rows
-            )
+            publication = self._target.published(self.ledger.id)
+            if publication is not None and publication.generation != self.ledger.held.generation:
+                publication = None
+            self.ledger.commit([], **published_fields(outcome, publication))
         except FencedError as fenced:
             _log.warning("published, but not marked so: %s", fenced)
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable, ledger_name, ledgers_in
 from airflow_provider_rfr.lake.row_filter import part_of
-from airflow_provider_rfr.lake.tables import TableFacts, table_facts
+from airflow_provider_rfr.lake.sync_state import read_state, state_changed_at
+from airflow_provider_rfr.lake.tables import TableFacts, facts_of
 from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.refresh.cursor_values import greatest, least
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import shortfalls
 from airflow_provider_rfr.refresh.state import (
@@ -33,11 +36,13 @@ from airflow_provider_rfr.refresh.state import (
     sentence_of,
     state_of,
 )
+from airflow_provider_rfr.streams.incremental import CursorColumn
 from airflow_provider_rfr.text import one_line
 from airflow_provider_rfr.timeouts import in_threads
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
 
 _log = logging.getLogger(__name__)
 
@@ -99,13 +104,10 @@ def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | 
         except Exception as error:  # noqa: BLE001 - what is wrong with the target is not wrong with its ledger
             _log.debug("the target %s can't be read", table, exc_info=error)
         if publication is not None and publication.generation == header.generation:
-            rows = int(publication.summary.get("rfr.rows") or header.records)
-            published = {
-                "state": RefreshState.PUBLISHED,
-                "snapshot_id": publication.snapshot_id,
-                "published_rows": rows,
-            }
-            return replace(header, **published)  # type: ignore[arg-type]
+            # What publishes takes long to import, and hardly ever has anything to say here.
+            from airflow_provider_rfr.refresh.publish import outcome_of, published_fields
+
+            return replace(header, **published_fields(outcome_of(publication, header), publication))
     if header.ended_at is None and (end := ledger.end_in_file()) is not None:
         return replace(header, ended_at=header.committed_at, outcome=end["outcome"], error=end["error"])
     return header
@@ -164,6 +166,7 @@ class RefreshDetails:
     :ivar files: of the ledger with pages; ``files_read``: of these, how many were looked at. Where those are fewer, the
         curve stands for all pages, partitions have the figures of what was looked at, and none counts as unfinished
     :ivar target: the table that is refreshed; None before its first publish
+    :ivar sync: of that table; None where it was never synced incrementally
     """
 
     points: tuple[tuple[float, int], ...]
@@ -174,7 +177,69 @@ class RefreshDetails:
     missing: int | None
     files: int
     files_read: int
-    target: TableFacts | None
+    target: TableFacts | None = None
+    sync: SyncFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFacts:
+    """The state of a table's incremental sync.
+
+    :ivar cursor: name of the cursor column; None where the state can't be read
+    :ivar partitions: that have a value
+    :ivar least: of the values, as text; ``greatest`` likewise. Both are the same where there is one partition
+    :ivar changed_at: time of the commit that last changed the state
+    :ivar problem: why the state can't be read, without secrets
+    """
+
+    cursor: str | None
+    partitions: int
+    least: str | None
+    greatest: str | None
+    changed_at: datetime | None
+    problem: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Return the state in words."""
+        if self.problem is not None:
+            return f"can't be read: {self.problem}"
+        if self.partitions == 0:
+            return f"{self.cursor}: no record with a value was seen yet"
+        if self.partitions == 1:
+            return f"{self.cursor} is known up to {self.least}"
+        span = f"{self.least}" if self.least == self.greatest else f"between {self.least} and {self.greatest}"
+        return f"{self.cursor} is known up to {span}, in {self.partitions:,} partitions"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, with times as text."""
+        return {**asdict(self), "changed_at": self.changed_at and self.changed_at.isoformat()}
+
+
+def read_target(catalog: Catalog, status: TableStatus) -> tuple[TableFacts | None, SyncFacts | None]:
+    """Return the facts of the refreshed table, and those of its incremental sync; None for one that is missing."""
+    try:
+        table = load_table(catalog, status.table)
+        if table is not None:
+            return facts_of(status.table, table), _sync_of(table)
+    except Exception as error:  # noqa: BLE001 - what is wrong with the target hides nothing of the refresh
+        _log.debug("the target %s can't be read", status.table, exc_info=error)
+    return None, None
+
+
+def _sync_of(table: Table) -> SyncFacts | None:
+    try:
+        state = read_state(table)
+        if state is None:
+            return None
+        cursor = state.rules.get("cursor", {})
+        column = CursorColumn(str(cursor["field"]), cursor["type"])
+        values = state.values.values()
+        bounds = least(*values, column=column), greatest(*values, column=column)
+    except (RfrError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error) if isinstance(error, RfrError) else "its rules name no cursor"
+        return SyncFacts(None, 0, None, None, None, problem=one_line(reason, _LONGEST_SENTENCE))
+    return SyncFacts(column.name, len(state.values), *bounds, state_changed_at(table.metadata))
 
 
 def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None:
@@ -191,23 +256,18 @@ def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None
     read = sorted(files)[:: max(1, -(-len(files) // _MOST_FILES))]
     tables = table.read(read, _COLUMNS)
     rows = pa.concat_tables(tables) if tables else None
-    try:
-        facts = table_facts(catalog, status.table)
-    except Exception as error:  # noqa: BLE001 - what is wrong with the target hides nothing of the refresh
-        _log.debug("the target %s can't be read", status.table, exc_info=error)
-        facts = None
-    return _details_of(header, rows, len(files), len(read), facts)
+    facts, sync = read_target(catalog, status)
+    return replace(_details_of(header, rows, len(files), len(read)), target=facts, sync=sync)
 
 
 def _whose(header: LedgerHeader) -> tuple[int, str | None]:
     return header.generation, header.dag_id
 
 
-def _details_of(
-    header: LedgerHeader, rows: pa.Table | None, files: int, files_read: int, target: TableFacts | None
-) -> RefreshDetails:
+def _details_of(header: LedgerHeader, rows: pa.Table | None, files: int, files_read: int) -> RefreshDetails:
+    """Return the details without those of the target."""
     if rows is None or rows.num_rows == 0:
-        return RefreshDetails((), (), (), (), 0, None, files, files_read, target)
+        return RefreshDetails((), (), (), (), 0, None, files, files_read)
     rows = rows.sort_by("fetched_at")
     seconds = rows["fetched_at"].cast("int64").to_numpy() / 1e6 - header.opened_at.timestamp()
     partitions = _partitions(rows, seconds, header)
@@ -230,7 +290,6 @@ def _details_of(
         missing=sum(item.missing for item in shortfalls(rows)) if header.is_read and files_read == files else None,
         files=files,
         files_read=files_read,
-        target=target,
     )
 
 

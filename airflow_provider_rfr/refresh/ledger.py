@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import filterfalse, islice
@@ -101,11 +101,13 @@ class Ledger:
         publish_fingerprint: str,
         run_key: str | None,
         labels: Mapping[str, Any] | None = None,
+        describe: Callable[[Sequence[str]], Mapping[str, Any]] = lambda _: {},
     ) -> PartitionBook:
         """Begin the next generation: the commit freezes its list of partitions.
 
         :param slices: partition key and slice of each partition
         :param labels: fields of the header that name the part and the task that reads it
+        :param describe: returns fields of the header that follow from the slices, from the JSON of each
         :raises FencedError: another attempt opened or took over a generation meanwhile
         """
         before = self.header
@@ -135,7 +137,7 @@ class Ledger:
             files.append(write_rows(self.store, location, chunk, footer="{}").stored)
         # If this process dies before the commit, nothing names the files. Their footer has no label, so no attempt
         # adopts them, and they are deleted with the generation's folder.
-        self._commit(files, header.taken_over(partitions=len(keys)), expected=before)
+        self._commit(files, header.taken_over(partitions=len(keys), **describe(values)), expected=before)
         self._forget_files()
         return PartitionBook(keys, values)
 

@@ -43,6 +43,8 @@ class PastGeneration:
     :ivar outcome: ``published``, ``refused`` (at its publish) or ``abandoned``
     :ivar ended_at: when it was published, or last worked on
     :ivar rows: in the target; None if it was not published
+    :ivar sync: as of :attr:`LedgerHeader.sync`
+    :ivar changes: as of :class:`LedgerHeader`
     """
 
     generation: int
@@ -53,6 +55,8 @@ class PastGeneration:
     pages: int = 0
     records: int = 0
     rows: int | None = None
+    sync: str = "full refresh"
+    changes: dict[str, int] | None = None
     error: str | None = None
     dag_id: str | None = None
     dag_run_id: str | None = None
@@ -62,6 +66,13 @@ class PastGeneration:
     @property
     def seconds(self) -> float:
         return max(0.0, (self.ended_at - self.opened_at).total_seconds())
+
+    @property
+    def result(self) -> str:
+        """Return the outcome of the publish in words: changes, or rows; an empty text if it was not published."""
+        if self.changes is not None:
+            return changes_in_words(self.changes)
+        return "" if self.rows is None else f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields without those that are None."""
@@ -81,6 +92,9 @@ class PastGeneration:
             if value is None and kind.endswith("| None"):
                 continue
             kind = kind.removesuffix(" | None")
+            if kind == "dict[str, int]":
+                _check_counts(value)
+                continue
             if type(value).__name__ != kind or (isinstance(value, int) and abs(value) > _LARGEST):
                 raise ValueError(f"a value is not of type {kind}")
             if isinstance(value, str):
@@ -109,6 +123,13 @@ class LedgerHeader:
         of the same DAG works
     :ivar run_key: the run that holds the generation
     :ivar base_state: digest of the table's state that an incremental sync continues; None for a full refresh
+    :ivar mode: of the publish: ``replace``, ``append``, or ``merge`` by primary key
+    :ivar window_from: the least lower bound that an incremental sync asks for, frozen when it was opened, as a state
+        writes values; None for a full refresh
+    :ivar window_to: the greatest upper bound; None where none is sent
+    :ivar changes: records of a published incremental sync by what became of them, as of
+        :class:`~airflow_provider_rfr.refresh.merge.MergeCounts`, and ``doubled_keys``, rows of the table beyond the
+        first of their key that were replaced as well; None for a full refresh, and before the publish
     :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
     :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
         ``map_index`` (-1 where the task is not mapped) likewise
@@ -137,6 +158,10 @@ class LedgerHeader:
     error: str | None = None
     run_key: str | None = None
     base_state: str | None = None
+    mode: str = "replace"
+    window_from: str | None = None
+    window_to: str | None = None
+    changes: dict[str, int] | None = None
     replace_where: str | None = None
     dag_id: str | None = None
     dag_run_id: str | None = None
@@ -160,6 +185,30 @@ class LedgerHeader:
     past: tuple[PastGeneration, ...] = ()
 
     @property
+    def is_incremental(self) -> bool:
+        """Tell whether only changes are read."""
+        return self.base_state is not None
+
+    @property
+    def changed_nothing(self) -> bool:
+        """Tell whether it is a published incremental sync that found no row to change."""
+        return self.changes is not None and not changes_rows(self.changes)
+
+    @property
+    def sync(self) -> str:
+        """Return in words whether all records or changes are read, and how they are published."""
+        if self.is_incremental:
+            return f"incremental, {self.mode}"
+        return "full refresh" if self.mode == "replace" else f"full refresh, {self.mode}"
+
+    @property
+    def window(self) -> str | None:
+        """Return in words which changes an incremental sync asks for; None for a full refresh."""
+        if self.window_from is None:
+            return None
+        return f"from {self.window_from} " + ("on" if self.window_to is None else f"to {self.window_to}")
+
+    @property
     def is_read(self) -> bool:
         """Tell whether every partition is read; True where there are no partitions."""
         return self.partitions_done == self.partitions
@@ -177,7 +226,10 @@ class LedgerHeader:
         else:
             outcome = "abandoned" if self.refused_under is None else "refused"
             ended = self.ended_at or self.committed_at
-        counts, task = ("attempts", "pages", "records"), ("dag_id", "dag_run_id", "task_id", "map_index")
+        counts, task = (
+            ("attempts", "pages", "records", "sync", "changes"),
+            ("dag_id", "dag_run_id", "task_id", "map_index"),
+        )
         return PastGeneration(
             **{name: getattr(self, name) for name in ("generation", "opened_at", *counts, *task)},
             outcome=outcome,
@@ -197,6 +249,8 @@ class LedgerHeader:
             value = getattr(self, name)
             if name == "past":
                 value = json.dumps([generation.to_json() for generation in value]) if value else None
+            elif isinstance(value, dict):
+                value = json.dumps(value)
             elif isinstance(value, Enum):
                 value = value.value
             if value is not None:
@@ -261,6 +315,19 @@ def _whole(text: str) -> int:
     return number
 
 
+def _check_counts(value: Any) -> dict[str, int]:
+    """Return counts by name.
+
+    :raises ValueError: it is something else
+    """
+    is_fine = isinstance(value, dict) and all(
+        name.isidentifier() and type(count) is int and 0 <= count <= _LARGEST for name, count in value.items()
+    )
+    if not is_fine:
+        raise ValueError("a value is not a mapping of names to counts")
+    return dict(value)
+
+
 # By the type of the field, as its annotation is written.
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "str": str,
@@ -268,6 +335,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "float": float,
     "datetime": _moment,
     "RefreshState": RefreshState,
+    "dict[str, int]": lambda text: _check_counts(json.loads(text)),
     "tuple[PastGeneration, ...]": lambda text: tuple(map(PastGeneration.from_json, json.loads(text))),
 }
 _FIELDS = {
@@ -298,8 +366,8 @@ class Progress:
             # By partitions where some are done; else by the records of the last refresh, if there was one.
             if done > 0:
                 left = seconds / done * open_ones
-            elif records > 0 and status.previous_rows is not None and status.previous_rows > status.records:
-                left = seconds / records * (status.previous_rows - status.records)
+            elif records > 0 and (expected := _expected_rows(status)) is not None and expected > status.records:
+                left = seconds / records * (expected - status.records)
         return cls(status, pages / seconds if seconds > 0 and pages > 0 else None, left)
 
     def line(self, table: str) -> str:
@@ -335,6 +403,30 @@ class Progress:
             "snapshot_id": None if now.snapshot_id is None else str(now.snapshot_id),
             "committed_at": now.committed_at.isoformat(),
         }
+
+
+def _expected_rows(header: LedgerHeader) -> int | None:
+    """Return the rows of the last refresh, of which this one may have as many; None where they say nothing."""
+    return None if header.is_incremental else header.previous_rows
+
+
+def changes_rows(counts: Mapping[str, int]) -> bool:
+    """Tell whether an incremental sync with these counts changed a row of the table."""
+    return any(counts.get(name) for name in ("inserted", "updated", "deleted"))
+
+
+def changes_in_words(counts: Mapping[str, int]) -> str:
+    """Return the records of an incremental sync by their outcome, without zeros.
+
+    >>> changes_in_words({"inserted": 2, "updated": 0, "unchanged": 7})
+    '2 inserted, 7 unchanged'
+    >>> changes_in_words({"inserted": 0, "updated": 0, "unchanged": 7})
+    'no changes (7 unchanged)'
+    """
+    present = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    if changes_rows(counts):
+        return present
+    return f"no changes ({present})" if present else "no changes"
 
 
 def rate_in_words(per_second: float) -> str:
@@ -428,8 +520,8 @@ class TableStatus:
         # Where all partitions are read at once, the first is complete near the end: till then they say nothing.
         says = header.partitions > 1 and (header.partitions_done or not header.pages)
         shares = [header.partitions_done / header.partitions] if says else []
-        if header.previous_rows:
-            shares.append(min(header.records / header.previous_rows, 0.99))
+        if expected := _expected_rows(header):
+            shares.append(min(header.records / expected, 0.99))
         return min(int(100 * max(shares)), 100) if shares else None
 
     @property
@@ -440,6 +532,16 @@ class TableStatus:
         newest, *past = self.header.with_past
         outcome = newest.outcome if newest.outcome == "refused" else self.state.value
         return (replace(newest, outcome=outcome), *past)
+
+    @property
+    def last_publish(self) -> PastGeneration | None:
+        """Return the newest generation that was published; None before the first, and if it is too old to be known."""
+        return next((past for past in self.history if past.outcome == State.PUBLISHED.value), None)
+
+    @property
+    def last_result(self) -> str:
+        """Return the outcome of the newest publish in words; an empty text where none is known."""
+        return "" if self.last_publish is None else self.last_publish.result
 
     def to_json(self) -> dict[str, Any]:
         """Return all known facts, with None where something is not known."""
@@ -452,6 +554,10 @@ class TableStatus:
         return {
             **content,
             "replace_where": header.replace_where,
+            "sync": header.sync,
+            "window": header.window and {"from": header.window_from, "to": header.window_to},
+            "changes": header.changes,
+            "last_result": self.last_result,
             "generation": header.generation,
             "percent": self.percent,
             "seconds_left": None if progress.seconds_left is None or not is_reading else round(progress.seconds_left),
@@ -497,6 +603,9 @@ def sentence_of(state: State, header: LedgerHeader, now: datetime) -> str:
     attempt, kept = f"Attempt {header.attempts}", "the pages read so far are kept, and the next attempt continues"
     if state is State.PUBLISHED:
         took = duration_in_words((header.committed_at - header.opened_at).total_seconds())
+        if header.is_incremental:
+            result = "Published" if header.changes is None else changes_in_words(header.changes).capitalize()
+            return f"{result}; the table has {header.published_rows or 0:,} rows, {took} after the sync was opened"
         return f"Published {header.published_rows or 0:,} rows, {took} after the refresh was opened"
     if state is State.FAILED:
         if header.refused_under is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import SyncState
-from airflow_provider_rfr.refresh.cursor_values import greatest, text_of
+from airflow_provider_rfr.refresh.cursor_values import greatest, least, text_of
 from airflow_provider_rfr.streams.core import key_paths
 from airflow_provider_rfr.streams.incremental import IncrementalRead
 from airflow_provider_rfr.streams.moments import write_moment
@@ -92,6 +92,20 @@ class SyncPlan:
         forgotten = {key for key, count in counts.items() if count >= _FORGOTTEN_AFTER}
         kept = {key: value for key, value in values.items() if key not in forgotten}
         return SyncState(self.rules, kept, {key: count for key, count in counts.items() if key not in forgotten})
+
+    def window(self, slices: Sequence[str]) -> dict[str, str | None]:
+        """Return the fields of the ledger's header that say which changes the slices ask for; none if they ask for all.
+
+        :param slices: JSON of each partition's slice
+        """
+        if self.is_full:
+            return {}
+        bounds = [self.read.bounds_of(json.loads(text)) for text in slices]
+        column = self.read.column
+        return {
+            "window_from": least(*(lower for lower, _ in bounds), column=column),
+            "window_to": greatest(*(upper for _, upper in bounds), column=column),
+        }
 
     def moves_state(self, after: SyncState) -> bool:
         """Tell whether a commit is worth it that changes no row: the state advances by a step of the stream."""

@@ -63,6 +63,13 @@ class IncrementalRead(ABC):
     def partition_of(self, stream_slice: Mapping[str, Any]) -> str:
         """Return the key of the slice's partition: canonical JSON of its key fields without the bounds."""
 
+    def bounds_of(self, stream_slice: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        """Return the lower and the upper bound that the slice asks for, as a state writes values.
+
+        None where the slice has no such bound.
+        """
+        return None, None
+
     def reached(self, stream_slice: Mapping[str, Any], opened_at: datetime) -> str | None:
         """Return the value up to which everything is known once the slice was read, whatever records came.
 

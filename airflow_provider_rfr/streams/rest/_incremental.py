@@ -236,6 +236,16 @@ class BoundedRead(IncrementalRead):
     def partition_of(self, stream_slice: Mapping[str, Any]) -> str:
         return canonical_json({name: stream_slice[name] for name in self._router.key_fields}, field="stream_slices")
 
+    def bounds_of(self, stream_slice: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        lower, upper = (self._written(stream_slice.get(name)) for name in WINDOW_FIELDS)
+        return lower, upper
+
+    def _written(self, bound: Any) -> str | None:
+        """Return a slice's bound as a state writes values; None where it has none."""
+        if bound is None or self.column.kind != "datetime":
+            return None if bound is None else str(bound)
+        return write_moment(self._format.read(bound))
+
     def reached(self, stream_slice: Mapping[str, Any], opened_at: datetime) -> str | None:
         if self._step is None:
             return None

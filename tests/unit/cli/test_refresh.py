@@ -67,6 +67,9 @@ def test_a_list_has_a_row_for_each_table_and_what_is_wrong(lake: Lake, rfr: Rfr)
     assert head.split() == [
         "TABLE",
         "STATE",
+        "SYNC",
+        "LAST",
+        "RESULT",
         "DONE",
         "PAGES",
         "RECORDS",
@@ -76,9 +79,10 @@ def test_a_list_has_a_row_for_each_table_and_what_is_wrong(lake: Lake, rfr: Rfr)
         "COMMIT",
         "RUN",
     ]
-    assert first.split()[:6] == [NAME, "failed", "25", "%,", "1", "of"]
+    assert first.split()[:8] == [NAME, "failed", "full", "refresh", "25", "%,", "1", "of"]
     assert first.endswith("shop/monday/refresh")
     assert second.startswith("raw.fine")
+    assert "1,234 rows" in second
     assert why.startswith("raw.orders: Attempt 1 failed; the pages read so far are kept")
     (found,) = rfr("list", "raw.fine", "--json").json["tables"]
     assert (found["state"], found["percent"], found["published_rows"]) == ("published", 100, 1234)

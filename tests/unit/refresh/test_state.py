@@ -115,6 +115,7 @@ def test_the_state_follows_from_what_the_attempt_said_and_when(
         ({"partitions": 1}, None),
         ({"partitions": 1, "previous_rows": 100, "records": 250}, 99),
         ({"partitions": 1, "partitions_done": 1}, 100),
+        ({"partitions": 1, "previous_rows": 100, "records": 50, "base_state": "s"}, None),
     ],
 )
 def test_percent_is_of_the_reading_and_none_where_nobody_knows(fields: dict[str, Any], percent: int | None) -> None:

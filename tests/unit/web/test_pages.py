@@ -184,6 +184,10 @@ def test_an_error_that_nobody_expected_is_guarded_too(
         ("rfr.past", past(rows=10**400)),
         ("rfr.past", past(error="\ud800")),
         ("rfr.past", past(unknown=1)),
+        ("rfr.past", past(changes={"inserted": "many"})),
+        ("rfr.past", past(changes=[1])),
+        ("rfr.changes", "[1]"),
+        ("rfr.changes", '{"inserted": -1}'),
     ],
 )
 def test_a_header_that_is_broken_hides_no_other_table(

@@ -194,6 +194,21 @@ class TestReached:
         end = datetime(2026, 2, 1, tzinfo=zone) if step == "P1M" else datetime(2026, 1, 2, tzinfo=zone)
         assert read.reached(first, NOW) == write_moment(end)
 
+    @pytest.mark.parametrize(
+        ("declared", "lower", "upper"),
+        [
+            (SINCE, "2026-01-01T00:00:00.000000Z", None),
+            (UNTIL, "2026-01-01T00:00:00.000000Z", "2026-03-10T12:00:01.000000Z"),
+            ({**UNTIL, "format": "epoch"}, "2026-01-01T00:00:00.000000Z", "2026-03-10T12:00:01.000000Z"),
+            ({**SINCE, "type": "integer", "start": 7}, "7", None),
+            ({**SINCE, "type": "text", "start": "a"}, "a", None),
+        ],
+    )
+    def test_the_bounds_of_a_slice_are_told_as_a_state_writes_values(self, make, declared, lower, upper):
+        read = make(incremental=declared).incremental
+        [only] = read.slices({}, NOW)
+        assert read.bounds_of(only) == (lower, upper)
+
     @pytest.mark.parametrize("declared", [SINCE, UNTIL, {**SINCE, "type": "integer", "start": 0}])
     def test_without_windows_the_records_alone_tell(self, make, declared):
         read = make(incremental=declared).incremental
