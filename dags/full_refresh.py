@@ -13,40 +13,17 @@ cluster, e.g. host `local[*]`); the form takes others.
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.arguments import TARGET_PATTERN, option_fields
+from airflow_provider_rfr.operators.arguments import form_fields, option_fields
 
-FIELDS = {
-    "source_file": Param(
-        os.environ.get("RFR_SOURCE_FILE", "source.yaml"),
-        type="string",
-        minLength=1,
-        title="Source file",
-        description="YAML file of the source; a relative one is looked up next to the DAG's file.",
-    ),
-    "streams": Param(
-        ["orders"],
-        type="array",
-        items={"type": "string", "minLength": 1},
-        minItems=1,
-        uniqueItems=True,
-        title="Streams",
-        description="Streams to refresh, one a line.",
-    ),
-    "target": Param(
-        "raw.{stream}",
-        type="string",
-        pattern=TARGET_PATTERN,
-        title="Table",
-        description="namespace.table; {stream} becomes the stream's name, and is needed for several streams.",
-    ),
-    "unfinished": Param(
+FIELDS = form_fields(
+    "orders",
+    unfinished=Param(
         "resume",
         type="string",
         enum=["resume", "restart"],
@@ -54,35 +31,7 @@ FIELDS = {
         title="An unfinished refresh of the table",
         description="A finished one is never resumed: the next run reads everything again.",
     ),
-    "api_conn_id": Param(
-        "rfr_api_default",
-        type=["string", "null"],
-        minLength=1,
-        title="Connection of the API",
-        description="Its id, of type rfr_api; none for an API that needs neither an address nor a secret from it.",
-    ),
-    "lake_conn_id": Param(
-        "rfr_lake_default",
-        type="string",
-        minLength=1,
-        title="Connection of the lake",
-        description="Its id, of type rfr_lake: the catalog with the table.",
-    ),
-    "conn_id": Param(
-        "spark_default",
-        type="string",
-        minLength=1,
-        title="Connection of Spark",
-        description="Its id, of type spark: the cluster, or local[*].",
-    ),
-    "source_config": Param(
-        {},
-        type="object",
-        title="Source settings",
-        description='What the source\'s templates see as config, e.g. {"page_size": 500}. Secrets belong into the'
-        " connection: everyone who can see the run can see these.",
-    ),
-}
+)
 
 
 def options_of(params: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def show(args: Namespace) -> None:
     if status.header is not None and status.header.window is not None:
         shown["window"] = status.header.window
     if sync is not None:
-        shown |= {"cursor": sync.sentence, "cursor changed at": sync.changed_at}
+        shown |= {"cursor": sync.sentence, "cursor changed at": content["cursor"]["changed_at"]}
     if status.header is not None:
         shown["in the ledger"] = size_in_words(status.header.bytes)
     for name, value in shown.items():

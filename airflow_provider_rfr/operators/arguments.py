@@ -6,6 +6,7 @@ A value that Airflow has yet to render is checked in the task. Also the fields o
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,10 +30,83 @@ TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""
 
 
-def option_fields(*without: str) -> dict[str, Param]:
+def form_fields(stream: str, **own: Param) -> dict[str, Param]:
+    """Return the fields of a form for the source, the table and the connections.
+
+    :param stream: the only one, unless the form is filled in
+    :param own: fields of the form itself, which are shown between the table and the connections
+    """
+    return {**_table_fields(stream), **own, **_connection_fields()}
+
+
+def _table_fields(stream: str) -> dict[str, Param]:
+    from airflow.sdk import Param
+
+    return {
+        "source_file": Param(
+            os.environ.get("RFR_SOURCE_FILE", "source.yaml"),
+            type="string",
+            minLength=1,
+            title="Source file",
+            description="YAML file of the source; a relative one is looked up next to the DAG's file.",
+        ),
+        "streams": Param(
+            [stream],
+            type="array",
+            items={"type": "string", "minLength": 1},
+            minItems=1,
+            uniqueItems=True,
+            title="Streams",
+            description="Streams of the source, one a line.",
+        ),
+        "target": Param(
+            "raw.{stream}",
+            type="string",
+            pattern=TARGET_PATTERN,
+            title="Table",
+            description="namespace.table; {stream} becomes the stream's name, and is needed for several streams.",
+        ),
+    }
+
+
+def _connection_fields() -> dict[str, Param]:
+    from airflow.sdk import Param
+
+    config = (
+        'What the source\'s templates see as config, e.g. {"page_size": 500}. Secrets belong into the connection:'
+        " everyone who can see the run can see these."
+    )
+    return {
+        "api_conn_id": Param(
+            "rfr_api_default",
+            type=["string", "null"],
+            minLength=1,
+            title="Connection of the API",
+            description="Its id, of type rfr_api; none for an API that needs neither an address nor a secret from it.",
+        ),
+        "lake_conn_id": Param(
+            "rfr_lake_default",
+            type="string",
+            minLength=1,
+            title="Connection of the lake",
+            description="Its id, of type rfr_lake: the catalog with the table.",
+        ),
+        "conn_id": Param(
+            "spark_default",
+            type="string",
+            minLength=1,
+            title="Connection of Spark",
+            description="Its id, of type spark: the cluster, or local[*].",
+        ),
+        "source_config": Param({}, type="object", title="Source settings", description=config),
+    }
+
+
+def option_fields(*without: str, incremental: bool = False) -> dict[str, Param]:
     """Return a field of a form for each of the refresh's options, in the section *Options*.
 
     :param without: options that the form has another field for
+    :param incremental: of an :class:`~airflow_provider_rfr.operators.IncrementalSyncOperator`
     """
     # It imports jsonschema, which no parse of a DAG without a form has to wait for.
     from airflow.sdk import Param
@@ -41,9 +115,9 @@ def option_fields(*without: str) -> dict[str, Param]:
     notes = re.findall(r":ivar (\w+): (.)(.*?)(?=\n:ivar|\Z)", text, re.DOTALL)
     meanings = {name: " ".join(f"{first.upper()}{rest}".split()) for name, first, rest in notes}
     schemas = RefreshOptions.model_json_schema()["properties"]
-    # Of an incremental sync, which is another operator's.
+    # The other operator's.
     schemas["mode"]["enum"] = [mode for mode in schemas["mode"]["enum"] if mode != "merge"]
-    without = (*without, "max_deleted", "max_rewrite_bytes")
+    without = (*without, *(("mode", "replace_where") if incremental else ("max_deleted", "max_rewrite_bytes")))
     return {
         name: Param(
             section="Options",

@@ -130,6 +130,9 @@ print(json.dumps({"errors": bag.import_errors, "dags": {dag.dag_id: dag.fileloc 
 """
 
 
+SEVERAL_DAGS = ("builtin_sources", "builtin_materialized_views", "incremental_sync")
+
+
 def dags_of(installed: Path, folder: Path) -> dict[str, str]:
     """Path of the file by id of each DAG in the folder, as Airflow finds them with the wheel alone."""
     done = run(installed, "-c", DAG_BAG, str(folder))
@@ -140,7 +143,7 @@ def dags_of(installed: Path, folder: Path) -> dict[str, str]:
 
 
 def test_a_file_that_imports_a_ready_dag_of_an_installation_has_it(installed: Path, tmp_path: Path) -> None:
-    ready = {path.stem for path in (ROOT / "dags").glob("*.py")} - {"builtin_sources", "builtin_materialized_views"}
+    ready = {path.stem for path in (ROOT / "dags").glob("*.py")} - {*SEVERAL_DAGS}
     assert len(ready) >= 6
     for name in ready:
         (tmp_path / f"my_{name}.py").write_text(f"from airflow_provider_rfr.dags.{name} import dag\n")
@@ -157,10 +160,12 @@ def test_a_file_that_imports_a_ready_module_with_several_dags_has_them_all(
         declared += f"source: {{source: {{file: {SHOP}}}, streams: [{name}], api_conn_id: shop}}\n"
         (tmp_path / "objects" / f"{name}.yaml").write_text(declared)
     monkeypatch.setenv("RFR_BUILTIN_OBJECTS", str(tmp_path / "objects"))
-    for name in ("builtin_sources", "builtin_materialized_views"):
+    for name in SEVERAL_DAGS:
         (tmp_path / f"{name}.py").write_text(f"import airflow_provider_rfr.dags.{name}\n")
-    file = str(tmp_path / "builtin_sources.py")
-    assert dags_of(installed, tmp_path) == {"refresh_raw.orders": file, "refresh_raw.customers": file}
+    dags = {"builtin_sources": ("refresh_raw.orders", "refresh_raw.customers")}
+    dags |= {"incremental_sync": ("incremental_sync", "incremental_sync_in_full")}
+    expected = {dag_id: str(tmp_path / f"{name}.py") for name, dag_ids in dags.items() for dag_id in dag_ids}
+    assert dags_of(installed, tmp_path) == expected
 
 
 @pytest.mark.test

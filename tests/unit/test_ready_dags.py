@@ -23,6 +23,14 @@ CHECKS = {
 assert dag.task_ids == ["refresh"]
 assert [outlet.name for outlet in dag.get_task("refresh").outlets] == ["rfr:resumable_full_refresh/refresh"]
 """,
+    "incremental_sync": """
+from dags.incremental_sync import in_full
+assert dag.task_ids == ["refresh"]
+assert (dag.max_active_runs, dag.is_paused_upon_creation, in_full.is_paused_upon_creation) == (1, True, True)
+trigger = in_full.get_task("trigger")
+assert (trigger.trigger_dag_id, trigger.conf) == (dag.dag_id, {"full_refresh": True})
+dag.params.validate()
+""",
     "deliver_webhooks": """
 assert dag.task_ids == ["deliver"]
 dag.params.validate()

@@ -1,4 +1,4 @@
-"""The form of the DAG ``resumable_full_refresh``: what it shows, and what the operator gets from it."""
+"""The forms of the ready DAGs that refresh: what they show, and what the operator gets from them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import ParamValidationError
+from airflow.sdk import DAG
 from airflow.sdk.definitions.param import process_params
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.operators import IncrementalSyncOperator
 from airflow_provider_rfr.operators.arguments import option_fields
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
+from dags import incremental_sync
 from dags.full_refresh import FIELDS, dag
 from tests.unit.messages import raises
 
@@ -19,10 +22,12 @@ WIDGETS = frozenset({"string", "number", "integer", "boolean"})
 """Types for which Airflow's form has a field other than a JSON editor."""
 
 
-def refresh(**conf: Any) -> Any:
-    """The operator in a run with that ``conf``, with its fields rendered."""
-    operator = copy.copy(dag.get_task("refresh"))
-    params = process_params(dag, operator, conf, suppress_exception=False)
+def refresh(of: DAG = dag, **conf: Any) -> Any:
+    """The operator of the DAG in a run with that ``conf``, with its fields rendered."""
+    operator = copy.copy(of.get_task("refresh"))
+    # The values of a run are kept in the params themselves.
+    operator.params = copy.deepcopy(of.params)
+    params = process_params(of, operator, conf, suppress_exception=False)
     operator.render_template_fields({"params": params})  # type: ignore[typeddict-item]
     return operator
 
@@ -77,9 +82,10 @@ def test_the_form_refuses_a_value_that_cannot_be_right(field: str, value: Any) -
         refresh(**{"source_file": "shop.yaml", field: value})
 
 
-def test_every_field_has_a_title_and_a_description() -> None:
-    for name in dag.params:
-        param = dag.params.get_param(name)
+@pytest.mark.parametrize("of", [dag, incremental_sync.dag], ids=lambda of: of.dag_id)
+def test_every_field_has_a_title_and_a_description(of: DAG) -> None:
+    for name in of.params:
+        param = of.params.get_param(name)
         assert param.schema["title"], name
         assert param.description or param.schema["description"], name
 
@@ -113,3 +119,31 @@ def test_a_name_that_no_field_has_is_refused_as_an_option() -> None:
 @pytest.mark.parametrize("conf", [{"unfinished": "restart"}, {"force_restart": True}])
 def test_a_restart_is_asked_for_by_the_field_or_by_the_option(conf: dict[str, Any]) -> None:
     assert refresh(**conf).options["force_restart"] is True
+
+
+def test_an_incremental_sync_has_its_own_options_and_no_mode() -> None:
+    fields, full = option_fields(incremental=True), option_fields()
+    assert set(fields) - set(full) == {"max_deleted", "max_rewrite_bytes"}
+    assert set(full) - set(fields) == {"mode", "replace_where"}
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_form_of_a_sync_asks_whether_everything_is_read(asked: bool) -> None:
+    field = incremental_sync.dag.params.get_param("full_refresh")
+    assert (field.resolve(), field.schema["type"], "section" in field.schema) == (False, "boolean", False)
+    operator = refresh(incremental_sync.dag, full_refresh=asked, max_deleted=0.5)
+    assert isinstance(operator, IncrementalSyncOperator)
+    assert (operator.full_refresh, operator.write, operator.options["max_deleted"]) == (asked, "merge", 0.5)
+    assert "full_refresh" not in operator.options
+
+
+@pytest.mark.parametrize("value", ["yes", None, 1])
+def test_a_full_refresh_is_asked_for_by_true_or_false_alone(value: Any) -> None:
+    with pytest.raises(ParamValidationError):
+        refresh(incremental_sync.dag, full_refresh=value)
+
+
+def test_a_sync_that_nobody_filled_in_has_the_defaults() -> None:
+    operator = refresh(incremental_sync.dag)
+    assert parse_options(operator.options) == RefreshOptions()
+    assert operator.full_refresh is False

@@ -52,9 +52,13 @@ def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest
 def test_the_incremental_example_parses_to_an_hourly_and_a_weekly_dag(monkeypatch: pytest.MonkeyPatch) -> None:
     [(name, code)] = examples_in("docs/incremental.md").items()
     assert name == "shipments"
-    tasks = {dag.dag_id: dag.task_dict["refresh"] for dag in dags_of(name, code, monkeypatch)}
-    assert {name: task.full_refresh for name, task in tasks.items()} == {"shipments": False, "shipments_in_full": True}
-    assert all(isinstance(task, IncrementalSyncOperator) for task in tasks.values())
+    hourly, weekly = dags_of(name, code, monkeypatch)
+    task, trigger = hourly.task_dict["refresh"], weekly.task_dict["trigger"]
+    assert isinstance(task, IncrementalSyncOperator)
+    assert (str(hourly.schedule), hourly.max_active_runs, str(weekly.schedule)) == ("@hourly", 1, "@weekly")
+    assert (trigger.trigger_dag_id, set(trigger.conf)) == (hourly.dag_id, set(hourly.params))
+    for asked in (False, True):
+        assert Template(task.full_refresh).render(params={"full_refresh": asked}) == str(asked)
 
 
 def test_the_readme_backfills_and_mapped_tasks_have_an_example() -> None:
