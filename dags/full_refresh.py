@@ -19,7 +19,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.arguments import form_fields, option_fields
+from airflow_provider_rfr.operators.arguments import form_fields, option_fields, options_in
 
 FIELDS = form_fields(
     "orders",
@@ -35,9 +35,8 @@ FIELDS = form_fields(
 
 
 def options_of(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the params without a field above; the operator refuses a name that it does not know."""
-    options = {name: value for name, value in params.items() if name not in FIELDS}
-    return {"force_restart": params["unfinished"] == "restart", **options}
+    """Return the options among the params, with the choice for an unfinished refresh."""
+    return {"force_restart": params["unfinished"] == "restart", **options_in(params, FIELDS)}
 
 
 with DAG(

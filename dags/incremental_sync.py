@@ -22,7 +22,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, Param
 
 from airflow_provider_rfr.operators import IncrementalSyncOperator
-from airflow_provider_rfr.operators.arguments import form_fields, option_fields
+from airflow_provider_rfr.operators.arguments import form_fields, option_fields, options_in
 
 FIELDS = form_fields(
     "shipments",
@@ -37,8 +37,8 @@ FIELDS = form_fields(
 
 
 def options_of(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the params without a field above; the operator refuses a name that it does not know."""
-    return {name: value for name, value in params.items() if name not in FIELDS}
+    """Return the options among the params."""
+    return options_in(params, FIELDS)
 
 
 with DAG(

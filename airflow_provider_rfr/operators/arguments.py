@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,8 @@ MAPPED: Final = "{{ mapped }}"
 """Stands for an argument that is mapped, and so is known in the task."""
 _INLINE: Final = ("definition", "manifest")
 """Fields of a source whose templates a refresh fills in itself, where they hold a mapping."""
+_LINEAGE: Final = "openlineage"
+"""What ``TriggerDagRunOperator`` adds to the conf of the run that it triggers, where OpenLineage is on."""
 _START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
 TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""
@@ -100,6 +102,14 @@ def _connection_fields() -> dict[str, Param]:
         ),
         "source_config": Param({}, type="object", title="Source settings", description=config),
     }
+
+
+def options_in(params: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    """Return the options in the params of a run; the operator refuses a name that it does not know.
+
+    :param fields: of the form, which are no options
+    """
+    return {name: value for name, value in params.items() if name not in fields and name != _LINEAGE}
 
 
 def option_fields(*without: str, incremental: bool = False) -> dict[str, Param]:

@@ -147,3 +147,9 @@ def test_a_sync_that_nobody_filled_in_has_the_defaults() -> None:
     operator = refresh(incremental_sync.dag)
     assert parse_options(operator.options) == RefreshOptions()
     assert operator.full_refresh is False
+
+
+@pytest.mark.parametrize("of", [dag, incremental_sync.dag], ids=lambda of: of.dag_id)
+def test_lineage_that_a_triggering_dag_adds_is_no_option(of: DAG) -> None:
+    lineage = {"parentRunId": "p", "parentJobName": "weekly.trigger"}
+    assert parse_options(refresh(of, openlineage=lineage).options) == RefreshOptions()
