@@ -24,7 +24,7 @@ from demo.airflow_stack import AirflowStack, free_port
 from demo.cleanup import processes_of
 from demo.run import is_driver
 from tests.clusters.yarn import ResourceManager
-from tests.integration.conftest import ROOT, Lake, assert_whole
+from tests.integration.conftest import ROOT, SHOP, Lake, assert_whole
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE, answers, wait_until
 
@@ -84,6 +84,9 @@ class Story:
             found, describe=lambda: f"not {states}: {dag} {run}: {self.task(dag, run)}\n{self.log(dag, run)[-3000:]}"
         )
 
+    def runs(self, dag: str) -> list[dict[str, Any]]:
+        return list(self.airflow.call("GET", f"/dags/{dag}/dagRuns")["dag_runs"])
+
     def wait_for_run(self, dag: str, run: str) -> str:
         """Return a run's state when it has ended."""
 
@@ -107,6 +110,18 @@ class Story:
     def clear(self, dag: str, run: str) -> None:
         body = {"dag_run_id": run, "task_ids": ["refresh"], "dry_run": False, "only_failed": False}
         self.airflow.call("POST", f"/dags/{dag}/clearTaskInstances", body)
+
+    @contextmanager
+    def unpaused(self, *dags: str) -> Iterator[None]:
+        """Let DAGs that are paused at first run inside."""
+        try:
+            for dag in dags:
+                self.airflow.wait_for_dag(dag)
+                self.airflow.call("PATCH", f"/dags/{dag}", {"is_paused": False})
+            yield
+        finally:
+            for dag in dags:
+                self.airflow.call("PATCH", f"/dags/{dag}", {"is_paused": True})
 
     def mark(self, dag: str, run: str, state: str) -> None:
         self.airflow.call("PATCH", f"/dags/{dag}/dagRuns/{run}/taskInstances/refresh", {"new_state": state})
@@ -216,7 +231,9 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("system")
-    ready = (ROOT / "dags" / f"{name}.py" for name in ("full_refresh", "deliver_webhooks", "try_webhook"))
+    ready = (
+        ROOT / "dags" / f"{name}.py" for name in ("full_refresh", "incremental_sync", "deliver_webhooks", "try_webhook")
+    )
     with ResourceManager(folder / "cluster") as yarn:
         # A name of its own: the other DAGs submit with the real one.
         submit = yarn.install(folder / "bin", "spark3-submit")
@@ -226,6 +243,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) ->
             # No DAG file changes here, and parsing all of them again takes a core from what is tested.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
             "AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS": "127.0.0.1",
+            "RFR_SOURCE_FILE": str(SHOP),
             "PATH": f"{Path(sys.executable).parent}:{submit}:{os.environ['PATH']}",
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
             "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",

@@ -23,7 +23,7 @@ from tests.system.conftest import KEY, PASSWORD, SIZES, Story, api_server
 from tests.unit.web.ledgers import CANARY, begun, copies
 
 HOSTILE = "raw.<script>document.title='broken in'</script>"
-DAG = "on_demand"
+DAG, SYNC = "on_demand", "incremental_sync"
 TOTAL = SIZES.partitions * SIZES.pages
 SomebodyAt = Callable[[str], AbstractContextManager[Page]]
 
@@ -196,3 +196,33 @@ def test_the_form_of_the_ready_dag_shows_source_table_and_connections_at_first_s
         expect(option).not_to_be_visible()
         owner.get_by_role("button", name="Options", exact=True).click()
         expect(option).to_be_visible()
+
+
+def test_a_sync_is_shown_with_its_changes_and_its_form_reads_everything_again(
+    somebody: SomebodyAt, url: str, story: Story
+) -> None:
+    with story.unpaused(SYNC), somebody("owner") as owner:
+        for run in ("seen", "idle"):
+            story.trigger(SYNC, run)
+            story.succeed(SYNC, run)
+        frame = framed(owner, url)
+        row = frame.locator("tr", has_text="raw.shipments").first
+        expect(row.locator("[data-label=Sync]")).to_have_text("incremental, merge")
+        expect(row.locator("[data-label='Last result']")).to_contain_text("no changes")
+        row.get_by_role("link", name="raw.shipments").click()
+        expect(frame.get_by_text("State: updated_at is known up to")).to_be_visible()
+        expect(frame.locator("dt:text-is('Window') + dd")).to_contain_text("frozen when the sync was opened")
+        expect(frame.locator("#changes [data-label=Inserted]")).to_have_text("0")
+
+        owner.goto(f"{url}/dags/{SYNC}")
+        owner.get_by_role("button", name="Trigger").last.click()
+        switch = owner.locator("[name=element_full_refresh]")
+        expect(owner.get_by_text("Read everything and replace the table")).to_be_visible()
+        switch.locator("xpath=ancestor-or-self::label").click()
+        owner.get_by_role("dialog").get_by_role("button", name="Trigger", exact=True).click()
+        expect(owner.get_by_role("dialog")).to_have_count(0)
+        [asked] = wait_until(lambda: [run for run in story.runs(SYNC) if run["conf"].get("full_refresh")])
+        story.succeed(SYNC, asked["dag_run_id"])
+        expect(framed(owner, url).locator("tr", has_text="raw.shipments").locator("[data-label=Sync]")).to_have_text(
+            "full refresh"
+        )
