@@ -37,7 +37,6 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commits import (
-    STATE_FILE_KEY,
     AssertBase,
     CommitConflictError,
     ancestors,
@@ -48,6 +47,7 @@ from airflow_provider_rfr.lake.commits import (
     summary_of,
 )
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
+from airflow_provider_rfr.lake.side_files import is_abandoned, named_side_files
 from airflow_provider_rfr.lake.sync_state import KEPT_SNAPSHOT, snapshot_with_state
 
 if TYPE_CHECKING:
@@ -289,11 +289,17 @@ class _Expiry:
             self._table._do_commit(tuple(updates), tuple(requirements))
 
     def _finish_earlier(self) -> None:
-        """Delete the files that an expiry listed and, having died after its commit, did not delete."""
+        """Delete the files that an expiry listed and, having died after its commit, did not delete.
+
+        Also delete the side files of commits that never came.
+        """
         present = {snapshot.snapshot_id for snapshot in self._table.metadata.snapshots}
+        named = named_side_files(self._table.metadata.snapshots)
         needed: set[str] | None = None
         for location, _ in self._store.list(self._folder):
             name = location.rpartition("/")[2]
+            if is_abandoned(location, named):
+                self._deleted += self._store.delete([location])
             if not name.startswith(_LIST_PREFIX):
                 continue
             try:
@@ -338,7 +344,7 @@ class _Files:
         self._table = table
 
     def needed_only_by(self, expired: Collection[int]) -> list[str]:
-        """List the files that no other snapshot needs: data, statistics and states, then manifests and their lists."""
+        """List the files that no other snapshot needs: data, statistics, side files, then manifests and their lists."""
         leaving = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id in expired]
         staying = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in expired]
         kept = self._manifests(staying, may_miss=False)
@@ -351,15 +357,15 @@ class _Files:
             data -= self._live(kept.values(), may_miss=False)
         lists = {snapshot.manifest_list for snapshot in leaving} - {snapshot.manifest_list for snapshot in staying}
         stats = self._statistics(leaving) - self._statistics(staying)
-        states = _state_files(leaving) - _state_files(staying)
-        return [*sorted(data), *sorted(stats), *sorted(states), *sorted(alone), *sorted(lists)]
+        side = named_side_files(leaving) - named_side_files(staying)
+        return [*sorted(data), *sorted(stats), *sorted(side), *sorted(alone), *sorted(lists)]
 
     def all(self) -> set[str]:
         snapshots = self._table.metadata.snapshots
         manifests = self._manifests(snapshots, may_miss=False)
         lists = {snapshot.manifest_list for snapshot in snapshots}
         live = self._live(manifests.values(), may_miss=False)
-        return live | manifests.keys() | lists | self._statistics(snapshots) | _state_files(snapshots)
+        return live | manifests.keys() | lists | self._statistics(snapshots) | named_side_files(snapshots)
 
     def _manifests(self, snapshots: Iterable[Snapshot], *, may_miss: bool) -> dict[str, ManifestFile]:
         io = self._table.io
@@ -376,12 +382,6 @@ class _Files:
         ids = {snapshot.snapshot_id for snapshot in snapshots}
         every = (*self._table.metadata.statistics, *self._table.metadata.partition_statistics)
         return {statistics.statistics_path for statistics in every if statistics.snapshot_id in ids}
-
-
-def _state_files(snapshots: Iterable[Snapshot]) -> set[str]:
-    """Return the files in which these snapshots keep the state of a sync."""
-    summaries = map(summary_of, snapshots)
-    return {summary[STATE_FILE_KEY] for summary in summaries if STATE_FILE_KEY in summary}
 
 
 def _read_all(read: Callable[[_Item], list[_Entry]], items: Iterable[_Item], may_miss: bool) -> list[list[_Entry]]:

@@ -3,15 +3,13 @@
 The newest snapshot of ``main`` that carries a state says how far the table was synced. So rows and state are one
 commit, and a rollback of the table takes the state back with the rows. A table property would stay behind.
 
-A small state is in the summary itself. A large one is in a file beside the table's metadata, which the summary names
-with its SHA-256: summaries are part of the metadata, which every reader loads.
+A small state is in the summary itself, a large one in a side file (:mod:`.side_files`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -28,12 +26,12 @@ from airflow_provider_rfr.lake.commits import (
     ancestors,
     carries_state,
     commit_strictly,
-    metadata_folder,
     retry_conflicts,
     stage_append,
     summary_of,
 )
-from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.side_files import SideFileError, SideFiles, read_side_file, side_files
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-_DIGEST_KEY: Final = "rfr.state-sha256"
 _FORMAT: Final = 1
 _LONGEST: Final = 8 * 1024
 """Bytes of a state that is kept in the summary."""
@@ -104,14 +101,12 @@ def _encoded(state: SyncState) -> bytes:
     return json.dumps(state.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def state_properties(state: SyncState, table: Table) -> dict[str, str]:
+def state_properties(state: SyncState, side: SideFiles) -> dict[str, str]:
     """Return the properties by which a commit on the table carries the state; a large state gets a file first."""
     content = _encoded(state)
     if len(content) <= _LONGEST:
         return {STATE_KEY: content.decode()}
-    location = f"{metadata_folder(table.metadata)}/rfr-state-{uuid.uuid4().hex}{OWN_FILE}"
-    FileStore.of(table.io).write(location, pa.Codec(_CODEC).compress(content, asbytes=True))
-    return {STATE_FILE_KEY: location, _DIGEST_KEY: hashlib.sha256(content).hexdigest()}
+    return side.write(STATE_FILE_KEY, pa.Codec(_CODEC).compress(content, asbytes=True))
 
 
 def snapshot_with_state(metadata: TableMetadata) -> Snapshot | None:
@@ -148,12 +143,13 @@ def read_state(table: Table) -> SyncState | None:
     summary = _summary_with_state(table.metadata)
     if not summary:
         return None
-    if (location := summary.get(STATE_FILE_KEY)) is not None:
-        content = _read_file(FileStore.of(table.io), location)
-        if hashlib.sha256(content).hexdigest() != summary.get(_DIGEST_KEY):
-            raise SyncStateError(f"{location} has another content than its snapshot says")
-    else:
-        content = summary[STATE_KEY].encode()
+    content: str | bytes = summary.get(STATE_KEY, "")
+    if STATE_FILE_KEY in summary:
+        try:
+            packed = read_side_file(FileStore.of(table.io), summary, STATE_FILE_KEY)
+        except SideFileError as error:
+            raise SyncStateError(str(error)) from None
+        content = pa.CompressedInputStream(pa.BufferReader(packed), _CODEC).read()
     try:
         return SyncState.from_json(json.loads(content))
     except ValueError as error:
@@ -180,17 +176,7 @@ def state_changed_at(metadata: TableMetadata) -> datetime | None:
 
 def _content_of(summary: Mapping[str, str]) -> str | None:
     """Return a text that differs for every other state."""
-    return summary.get(_DIGEST_KEY) or summary.get(STATE_KEY)
-
-
-def _read_file(store: FileStore, location: str) -> bytes:
-    try:
-        packed = store.read(location)
-        return bytes(pa.CompressedInputStream(pa.BufferReader(packed), _CODEC).read())
-    except FileNotFoundError:
-        raise SyncStateError(f"{location}, the file of the state, is missing") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise SyncStateError(f"{location}, the file of the state, can't be read: {error}") from None
+    return summary.get(f"{STATE_FILE_KEY}-sha256") or summary.get(STATE_KEY)
 
 
 def write_state(catalog: Catalog, name: str, state: SyncState) -> int:
@@ -203,10 +189,10 @@ def write_state(catalog: Catalog, name: str, state: SyncState) -> int:
 
     def write() -> int:
         table = load_existing(catalog, name)
-        properties = state_properties(state, table)
-        transaction = TableTransaction(table)
-        snapshot_id = stage_append(transaction, [], properties)
-        commit_strictly(transaction)
+        with side_files(lambda: table) as side:
+            transaction = TableTransaction(table)
+            snapshot_id = stage_append(transaction, [], state_properties(state, side))
+            commit_strictly(transaction)
         return snapshot_id
 
     return retry_conflicts(_TRIES)(write)

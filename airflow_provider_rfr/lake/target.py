@@ -15,6 +15,7 @@ import math
 import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,8 @@ from airflow_provider_rfr.lake.schemas import (
     listed,
     target_schema,
 )
-from airflow_provider_rfr.lake.sync_state import SyncState, has_state, read_state, state_properties
+from airflow_provider_rfr.lake.side_files import SideFiles, side_files
+from airflow_provider_rfr.lake.sync_state import SyncState, has_state, read_state
 from airflow_provider_rfr.lake.table_reader import TableReader, live_files
 
 if TYPE_CHECKING:
@@ -141,9 +143,9 @@ class TargetTable:
         """Tell whether the table has the state of an incremental sync."""
         return self._table is not None and has_state(self._table.metadata)
 
-    def state_properties(self, state: SyncState) -> dict[str, str]:
-        """Return the properties by which a commit on the table carries the state."""
-        return state_properties(state, self._begin()[0]._table if self._table is None else self._table)
+    def side_files(self) -> AbstractContextManager[SideFiles]:
+        """Return a context in which side files are written and a commit that names them is tried."""
+        return side_files(lambda: self._begin()[0]._table if self._table is None else self._table)
 
     def reader(self) -> TableReader:
         """Return the reader of the table's data files, in the columns that :meth:`prepare` planned."""

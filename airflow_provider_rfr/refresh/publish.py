@@ -34,7 +34,8 @@ from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import counted, full_names, listed
-from airflow_provider_rfr.lake.sync_state import NO_STATE
+from airflow_provider_rfr.lake.side_files import SideFiles
+from airflow_provider_rfr.lake.sync_state import NO_STATE, state_properties
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
@@ -522,18 +523,17 @@ class Publisher:
         binding = Binding(self.target.name, self.stream.name, rows, sum(file.file.size for file in written))
         counts = {"duplicates-removed": removed, "pages-skipped": self.skipped, "records-missing": self.missing}
         summary = commit_summary(self.ledger.id, header, self.config, binding, self.fetched, counts)
-        summary |= self._state_after_full(header, results)
 
         def commit() -> PublishOutcome:
             if (earlier := self._reload(header)) is not None:
                 return earlier
-            with naming(target.folder):
+            with naming(target.folder), self.target.side_files() as side:
                 publication = self.target.commit(
                     files,
                     (self.ledger.id, header.generation),
                     mode=self._options.mode,
                     replace_where=self.config.options.replace_where,
-                    summary=summary,
+                    summary={**summary, **self._state_after_full(header, results, side)},
                     sent=self.sent.union(self.rules.constants),
                 )
             self._collect(target, [file.file for file in written])
@@ -581,14 +581,16 @@ class Publisher:
             )
         return column
 
-    def _state_after_full(self, header: LedgerHeader, results: Sequence[PublishResult]) -> dict[str, str]:
+    def _state_after_full(
+        self, header: LedgerHeader, results: Sequence[PublishResult], side: SideFiles
+    ) -> dict[str, str]:
         """Return the properties that give the table its state where all its rows are replaced."""
         if self._options.mode != "replace" or self._options.replace_where is not None:
             return {}
         if self.sync is None:
             return dict(NO_STATE) if self.target.has_state else {}
         seen = SyncChanges.of(results).seen
-        return self.target.state_properties(self.sync.next_state(self.book.slices, seen, header.opened_at))
+        return state_properties(self.sync.next_state(self.book.slices, seen, header.opened_at), side)
 
     def _scratch(self, header: LedgerHeader) -> str:
         return f"{self.ledger.folder}/publish-{header.epoch}"

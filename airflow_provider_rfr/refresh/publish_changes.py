@@ -23,7 +23,7 @@ from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
-from airflow_provider_rfr.lake.sync_state import SyncState
+from airflow_provider_rfr.lake.sync_state import SyncState, state_properties
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
@@ -159,11 +159,11 @@ class ChangesPublisher(Publisher):
         if not plan.counts.changes_rows:
             # Only the state moves: nobody is to be told of new rows.
             del summary[EVENT_KEY]
-        summary |= self.target.state_properties(state)
         if plan.doubled:
             _log.warning("%s: %s rows had a key that another row has, too", self.target.name, plan.doubled)
-        with naming(target.folder):
-            new = [file.describe(target.layout) for file in plan.new]
+        new = [file.describe(target.layout) for file in plan.new]
+        with naming(target.folder), self.target.side_files() as side:
+            summary |= state_properties(state, side)
             publication = self.target.merge(plan.old, new, (self.ledger.id, header.generation), summary)
         self._collect(target, plan.new)
         return PublishOutcome(

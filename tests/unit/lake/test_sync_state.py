@@ -9,8 +9,10 @@ import pytest
 from pyiceberg.table import Table
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
+from airflow_provider_rfr.lake import sync_state
 from airflow_provider_rfr.lake.commits import CommitLog
 from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, read_state, write_state
+from tests.kill_points import intercept
 from tests.unit.lake.test_expiry import NAME, Lake
 from tests.unit.messages import raises
 
@@ -132,3 +134,29 @@ def test_another_value_is_no_state(value: object) -> None:
 def test_a_table_that_is_not_there_has_no_state_to_set(lake: Lake) -> None:
     with raises(ConfigurationError):
         write_state(lake.catalog, "raw.nothing", state_of("a"))
+
+
+def test_a_try_that_another_commit_came_before_leaves_no_file(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def come_first(*_: object) -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            lake.publish(len(tries))
+
+    intercept(sync_state, "commit_strictly", before=come_first, put=monkeypatch.setattr)
+    write_state(lake.catalog, NAME, LARGE)
+    assert len(tries) == 3
+    assert len(lake.files("/rfr-state-*")) == 1
+    assert read_state(table_of(lake)) == LARGE
+
+
+def test_a_file_whose_commit_never_came_is_deleted_a_day_later(lake: Lake) -> None:
+    write_state(lake.catalog, NAME, LARGE)
+    [live] = map(Path, lake.files("/rfr-state-*"))
+    time_ms, _, rest = live.name.removeprefix("rfr-state-file-").partition("-")
+    young, old = (live.with_name(f"rfr-state-file-{int(time_ms) - hours * 3_600_000}-{rest}") for hours in (23, 25))
+    for path in (young, old):
+        path.write_bytes(live.read_bytes())
+    assert lake.expire().files == 1
+    assert lake.files("/rfr-state-*") == {str(live), str(young)}
