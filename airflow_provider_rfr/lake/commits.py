@@ -351,13 +351,18 @@ def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snap
 
 
 def last_change(table: Table) -> Snapshot | None:
-    """Return the newest snapshot of the main line that is not a compaction.
+    """Return the newest snapshot of the main line that may have changed rows.
 
-    A compaction puts the same rows into other files. Return the newest snapshot of all where the snapshots before its
-    compactions have expired, and None where there is no snapshot.
+    Compactions, and commits of a sync's state alone, do not. Return the newest snapshot of all where the snapshots
+    before those have expired, and None where there is no snapshot.
     """
     line = ancestors(table.metadata, table.metadata.current_snapshot_id)
-    return next((snapshot for snapshot in line if not is_compaction(snapshot)), table.current_snapshot())
+    return next((snapshot for snapshot in line if may_change_rows(snapshot)), table.current_snapshot())
+
+
+def may_change_rows(snapshot: Snapshot) -> bool:
+    """Return whether the snapshot is neither a compaction nor the state of a sync alone."""
+    return not is_compaction(snapshot) and not moves_state_alone(snapshot)
 
 
 def is_compaction(snapshot: Snapshot) -> bool:
@@ -435,7 +440,7 @@ class CommitLog:
                 snapshot.sequence_number or 0,
                 snapshot.timestamp_ms,
                 summary_of(snapshot),
-                changes_rows=not is_compaction(snapshot) and not moves_state_alone(snapshot),
+                changes_rows=may_change_rows(snapshot),
             )
             for snapshot in ancestors(table.metadata, table.metadata.current_snapshot_id)
         )

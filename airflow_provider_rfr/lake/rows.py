@@ -35,16 +35,20 @@ from airflow_provider_rfr.lake.commits import (
     ancestors,
     append_files,
     commit_strictly,
+    moves_state_alone,
     retry_conflicts,
     stage_overwrite,
     summary_of,
 )
 from airflow_provider_rfr.lake.data_files import FileTarget
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.row_changes import CHANGES_KEY, read_changes, read_deleted
+from airflow_provider_rfr.lake.side_files import SideFileError
 from airflow_provider_rfr.lake.target import GENERATION_KEY, LEDGER_KEY
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
@@ -62,11 +66,13 @@ class SnapshotKind(str, Enum):
     ADDS_ROWS = "rows"
     """Files were added, and nothing else."""
     COMPACTS = "nothing"
-    """The same rows in other files."""
+    """The same rows, mostly in other files."""
     DELETES_ROWS = "less"
     """Rows were deleted, and none added."""
     REPLACES_ROWS = "others"
     """Rows were replaced, or all deleted. Among the added rows may be some that were there before."""
+    CHANGES_ROWS = "changes"
+    """Merged by an incremental sync, which says what are new versions of rows, and which keys it deleted."""
     MIGRATES = "migration"
     """Made by a migration: the same rows, in other files or by another schema."""
 
@@ -76,6 +82,8 @@ class Increment:
     """One snapshot of the main line.
 
     :ivar schema_id: of the schema that it was written with
+    :ivar rows: that it added; new versions and deletions of one that changes rows
+    :ivar keys: field ids of the columns by which rows were changed
     """
 
     kind: SnapshotKind
@@ -83,6 +91,24 @@ class Increment:
     sequence: int
     schema_id: int | None
     rows: int
+    keys: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """The rows that one merge deleted, by their keys.
+
+    :ivar keys: field ids of the key's columns
+    :ivar summary: of its snapshot
+    """
+
+    rows: int
+    keys: tuple[int, ...]
+    summary: Mapping[str, str]
+
+
+SourcePart = FileScanTask | DeletedRows
+"""Rows that a snapshot added in one file, or that it deleted."""
 
 
 class SourceTable:
@@ -135,10 +161,11 @@ class SourceTable:
             if ancestor.snapshot_id == after:
                 break
             summary = summary_of(ancestor)
-            kind, rows = self._kind_of(ancestor, summary), _count(summary, "added-records")
-            increments.append(
-                Increment(kind, ancestor.snapshot_id, ancestor.sequence_number or 0, ancestor.schema_id, rows)
-            )
+            kind, rows, keys = self._kind_of(ancestor, summary), _count(summary, "added-records"), frozenset[int]()
+            if kind is SnapshotKind.CHANGES_ROWS and (changes := read_changes(summary)) is not None:
+                rows, keys = changes.rows + changes.deleted, frozenset(changes.keys)
+            sequence_number = ancestor.sequence_number or 0
+            increments.append(Increment(kind, ancestor.snapshot_id, sequence_number, ancestor.schema_id, rows, keys))
             at = ancestor.parent_snapshot_id
         # When they expire a snapshot, some engines forget that it was another one's parent.
         follows_after = sequence is not None and bool(increments) and increments[-1].sequence == sequence + 1
@@ -178,31 +205,49 @@ class SourceTable:
         tasks = self._table.scan(snapshot_id=snapshot_id).plan_files()
         return sorted(tasks, key=lambda task: (*order[task.file.file_path], task.file.file_path))
 
-    def added(self, after: int, until: int, sequence: int | None = None) -> list[FileScanTask]:
+    def added(self, after: int, until: int, sequence: int | None = None) -> list[SourcePart]:
         """Plan the files to read for the rows that the increments of :meth:`increments` added.
+
+        The rows that merges deleted are among them, where they were deleted.
 
         :raises SnapshotsExpiredError: one of them has expired
         """
-        line = self.increments(after, until, sequence)
+        parts: list[SourcePart] = []
+        for increment in self.increments(after, until, sequence):
+            if increment.kind not in (SnapshotKind.ADDS_ROWS, SnapshotKind.CHANGES_ROWS):
+                continue
+            snapshot = self._snapshot(increment.snapshot_id)
+            changes = read_changes(summary_of(snapshot)) if increment.kind is SnapshotKind.CHANGES_ROWS else None
+            files = self._added_files(snapshot)
+            parts += [FileScanTask(file) for file in files if changes is None or not changes.has_moved(file.file_path)]
+            if changes is not None and changes.deleted:
+                parts.append(DeletedRows(changes.deleted, changes.keys, summary_of(snapshot)))
+        return parts
+
+    def _added_files(self, snapshot: Snapshot) -> list[DataFile]:
         return [
-            FileScanTask(entry.data_file)
-            for snapshot_id in [increment.snapshot_id for increment in line if increment.kind is SnapshotKind.ADDS_ROWS]
-            for manifest in self._data_manifests(self._snapshot(snapshot_id))
+            entry.data_file
+            for manifest in self._data_manifests(snapshot)
             # A merged manifest also holds the files of earlier commits.
-            if manifest.added_snapshot_id == snapshot_id
+            if manifest.added_snapshot_id == snapshot.snapshot_id
             for entry in manifest.fetch_manifest_entry(self._table.io)
-            if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id
+            if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
         ]
 
     @staticmethod
-    def skip(tasks: Sequence[FileScanTask], rows: int) -> tuple[list[FileScanTask], int]:
-        """Drop the whole files among the first ``rows`` rows.
+    def skip(parts: Sequence[SourcePart], rows: int) -> tuple[list[SourcePart], int]:
+        """Drop the whole parts among the first ``rows`` rows.
 
-        :returns: the other tasks, and how many rows are still to skip
+        :returns: the other parts, and how many rows are still to skip
         """
-        remaining = list(tasks)
-        while remaining and not remaining[0].delete_files and remaining[0].file.record_count <= rows:
-            rows -= remaining.pop(0).file.record_count
+        remaining = list(parts)
+        while remaining:
+            part = remaining[0]
+            count = part.rows if isinstance(part, DeletedRows) else part.file.record_count
+            if count > rows or (isinstance(part, FileScanTask) and part.delete_files):
+                break
+            rows -= count
+            del remaining[0]
         return remaining, rows
 
     def projection(self, columns: Iterable[tuple[str, int]], snapshot_id: int) -> Schema:
@@ -222,13 +267,33 @@ class SourceTable:
         """Return the columns in the Arrow schema of :meth:`read`."""
         return schema_to_pyarrow(wanted, include_field_ids=False)
 
-    def read(self, tasks: Iterable[FileScanTask], wanted: Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, with one file in memory at a time."""
+    def read(self, parts: Iterable[SourcePart], wanted: Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, with one file in memory at a time; of deleted ones, only the key's columns have values.
+
+        :raises SnapshotsExpiredError: a file with keys of deleted rows is not there any more
+        """
         scan = ArrowScan(self._table.metadata, self._table.io, wanted, AlwaysTrue())
         shape = self.arrow(wanted)
-        for task in tasks:
-            for batch in scan.to_record_batches([task]):
+        for part in parts:
+            if isinstance(part, DeletedRows):
+                yield self._deleted(part, wanted)
+                continue
+            for batch in scan.to_record_batches([part]):
                 yield from pa.Table.from_batches([batch]).cast(shape).to_batches()
+
+    def _deleted(self, part: DeletedRows, wanted: Schema) -> pa.RecordBatch:
+        try:
+            keys = read_deleted(part.summary, FileStore.of(self._table.io))
+        except SideFileError as error:
+            raise SnapshotsExpiredError(f"{self.name}: {error}") from None
+        columns, shape = dict(zip(part.keys, keys.columns, strict=True)), self.arrow(wanted)
+        arrays = [
+            columns[field.field_id].combine_chunks().cast(column.type)
+            if field.field_id in columns
+            else pa.nulls(part.rows, column.type)
+            for field, column in zip(wanted.fields, shape, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=shape)
 
     def _data_manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         return [manifest for manifest in snapshot.manifests(self._table.io) if manifest.content == ManifestContent.DATA]
@@ -237,8 +302,10 @@ class SourceTable:
         operation = snapshot.summary.operation if snapshot.summary is not None else None
         if MIGRATION_TAG in summary:
             return SnapshotKind.MIGRATES
-        if operation == Operation.REPLACE:
+        if operation == Operation.REPLACE or moves_state_alone(snapshot):
             return SnapshotKind.COMPACTS
+        if operation == Operation.OVERWRITE and CHANGES_KEY in summary:
+            return SnapshotKind.CHANGES_ROWS
         if operation == Operation.APPEND:
             # A refresh replaces a part of the table by a delete and an append: two snapshots with the same marks.
             parent = snapshot.parent_snapshot_id

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-_PREFIXES: Final = {key: f"{key.replace('.', '-')}-" for key in (STATE_FILE_KEY,)}
+CHANGES_FILE_KEY: Final = "rfr.changes-file"
+"""Summary property: location of the keys of the rows that a merge deleted."""
+_PREFIXES: Final = {key: f"{key.replace('.', '-')}-" for key in (STATE_FILE_KEY, CHANGES_FILE_KEY)}
 """Beginning of the files' names, by the summary property that names a file."""
 _REFUSALS: Final = (CommitConflictError, TargetChangedError, SchemaEvolutionError)
 """Errors after which no snapshot names the files for sure."""

@@ -105,6 +105,7 @@ class MergePlan:
     :ivar old: files of the table that are replaced
     :ivar new: files in their place, and with the new rows
     :ivar rows: of the table after the commit
+    :ivar deleted: keys of the rows that the commit deletes, with a column for each path of the key
     :ivar doubled: rows of the table beyond the first of their key, which the commit replaces as well
     """
 
@@ -112,6 +113,7 @@ class MergePlan:
     new: tuple[StoredFile, ...]
     counts: MergeCounts
     rows: int
+    deleted: pa.Table
     doubled: int = 0
 
 
@@ -172,6 +174,7 @@ class Merge:
             (*new, *new_rows),
             counts,
             before - removed + added,
+            _distinct([keys for _, result in rewritten for keys in result.deleted]),
             int((verdict.hits[verdict.replaces & ~verdict.is_unchanged] - 1).clip(0).sum()),
         )
         self._check(plan, before, removed, added)
@@ -265,7 +268,8 @@ class Merge:
             for number, (name, digest) in enumerate(zip(names, digests, strict=True))
             if name not in self._rewritten or self._rewritten[name][0] != digest
         ]
-        tasks = [RewriteTask(reader, self.batch.parts, self.target, tuple(groups[number])) for number in wanted]
+        keys = self.rules.paths
+        tasks = [RewriteTask(reader, self.batch.parts, self.target, tuple(groups[number]), keys) for number in wanted]
         for number, result in zip(wanted, self.jobs.run(rewrite, tasks), strict=True):
             self._rewritten[names[number]] = digests[number], result
         return [(group, self._rewritten[name][1]) for group, name in zip(groups, names, strict=True)]
@@ -343,6 +347,7 @@ class Merge:
             or added != counts.inserted + counts.updated
             or removed != counts.updated + counts.deleted + plan.doubled
             or plan.rows != expected
+            or plan.deleted.num_rows != counts.deleted
         ):
             raise ReconciliationError(
                 f"{staged} records are staged and {counts.read} are accounted for ({counts}); {added} rows were"
@@ -379,6 +384,14 @@ class Merge:
 def _untouched(task: FileScanTask) -> Replaced:
     nothing: _Numbers = np.zeros(0, dtype=np.int64)
     return Replaced(task, nothing, nothing.astype(bool), nothing, nothing)
+
+
+def _distinct(keys: Sequence[pa.Table]) -> pa.Table:
+    """Return each key once: the table may have several rows with one."""
+    if not keys:
+        return pa.table({})
+    table = pa.concat_tables(keys)
+    return table.group_by(table.column_names, use_threads=False).aggregate([])
 
 
 def _digest(group: Sequence[Replaced]) -> bytes:

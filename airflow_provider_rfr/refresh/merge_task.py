@@ -47,6 +47,11 @@ _KEYS_AT_ONCE: Final = 1_000_000
 _MOST_BOUNDS: Final = 10_000
 
 
+def key_columns_of(rows: pa.Table, paths: Paths) -> pa.Table:
+    """Return the columns of the key, each as a column of the table, in the order of the paths."""
+    return pa.table({".".join(path): column_at(rows, path) for path in paths})
+
+
 def column_at(rows: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
     """Return the column, or the field of a struct, at a path."""
     column = rows[path[0]]
@@ -357,12 +362,14 @@ class RewriteTask:
     """Data files of the table that are written again without the rows that the batch replaces, as fewer files.
 
     :ivar parts: of the batch
+    :ivar keys: paths of the key's columns
     """
 
     reader: TableReader
     parts: tuple[IndexedFile, ...]
     target: FileTarget
     replaced: tuple[Replaced, ...]
+    keys: Paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,43 +380,59 @@ class Rewritten:
     :ivar stays: by file of the task, for each of its replaced rows, whether it stays
     :ivar written: files in place of those that are not kept
     :ivar removed: rows that the new files lack
+    :ivar deleted: keys of those of them that the batch deletes
     """
 
     kept: tuple[bool, ...]
     stays: tuple[_Mask, ...]
     written: tuple[StoredFile, ...]
     removed: int
+    deleted: tuple[pa.Table, ...]
 
 
 def rewrite(task: RewriteTask) -> Rewritten:
     """Write the files of a task again. A file that keeps all its rows is written only where it was to be folded in."""
-    writer, kept, stays = _Writer(task.target), [], []
+    writer, kept, stays = _Writer(task.target, task.keys), [], []
+    deletes = np.array([part.file is None for part in task.parts], dtype=bool)
     for replaced in task.replaced:
         mask = _stays(task, replaced)
         stays.append(mask)
         gone = replaced.rows[~mask]
         kept.append(len(replaced.rows) > 0 and not len(gone))
         if not kept[-1]:
-            writer.copy(task.reader.tables(replaced.file, task.reader.columns()), gone)
-    return Rewritten(tuple(kept), tuple(stays), tuple(writer.finish()), writer.removed)
+            tables = task.reader.tables(replaced.file, task.reader.columns())
+            writer.copy(tables, gone, deletes[replaced.parts[~mask]])
+    written = tuple(writer.finish())
+    return Rewritten(tuple(kept), tuple(stays), written, writer.removed, tuple(writer.deleted))
 
 
 class _Writer:
-    """A writer of rows that stay, with a bounded part of them in memory."""
+    """A writer of rows that stay, with a bounded part of them in memory.
 
-    def __init__(self, target: FileTarget) -> None:
+    :ivar deleted: keys of the rows that do not stay and that no row replaces
+    """
+
+    def __init__(self, target: FileTarget, keys: Paths) -> None:
         self._target = target
+        self._keys = keys
         self._held: list[pa.Table] = []
         self._written: list[StoredFile] = []
         self.removed = 0
+        self.deleted: list[pa.Table] = []
 
-    def copy(self, tables: Iterable[pa.Table], gone: _Numbers) -> None:
-        """Write the rows of a file without those at the places ``gone``, which are in ascending order."""
+    def copy(self, tables: Iterable[pa.Table], gone: _Numbers, is_deleted: _Mask) -> None:
+        """Write the rows of a file without those at the places ``gone``, which are in ascending order.
+
+        :param is_deleted: for each of them, whether no row replaces it
+        """
         start = 0
         for table in tables:
-            inside = gone[np.searchsorted(gone, start) : np.searchsorted(gone, start + table.num_rows)]
+            part = slice(np.searchsorted(gone, start), np.searchsorted(gone, start + table.num_rows))
+            inside, deleted = gone[part], gone[part][is_deleted[part]]
             mask = np.ones(table.num_rows, dtype=bool)
             mask[inside - start] = False
+            if len(deleted):
+                self.deleted.append(key_columns_of(table.take(pa.array(deleted - start)), self._keys))
             start += table.num_rows
             self._held.append(table.filter(pa.array(mask)))
             self.removed += len(inside)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from airflow_provider_rfr.lake.commits import TargetChangedError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema
+from airflow_provider_rfr.lake.row_changes import RowChanges
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
 from airflow_provider_rfr.lake.sync_state import SyncState, state_properties
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
@@ -36,6 +38,8 @@ from airflow_provider_rfr.refresh.sync import SyncChanges
 from airflow_provider_rfr.streams.core import key_paths
 
 _log = logging.getLogger(__name__)
+_MOVED: Final = "moved-"
+"""In the names of files with rows that a merge only moved."""
 
 
 class ChangesPublisher(Publisher):
@@ -145,7 +149,8 @@ class ChangesPublisher(Publisher):
         rules = task.index or KeyRules((), None, ())
         store = self.ledger.store
         batch = ChangeBatch.load(store, task.scratch, parts, rules)
-        return Merge(self.jobs, store, batch, rules, target, limits, files, without)
+        rewrites = replace(target, label=f"{target.label}{_MOVED}")
+        return Merge(self.jobs, store, batch, rules, rewrites, limits, files, without)
 
     def _commit_merge(
         self, header: LedgerHeader, target: FileTarget, plan: MergePlan, state: SyncState
@@ -162,8 +167,12 @@ class ChangesPublisher(Publisher):
         if plan.doubled:
             _log.warning("%s: %s rows had a key that another row has, too", self.target.name, plan.doubled)
         new = [file.describe(target.layout) for file in plan.new]
+        # Without old files it is a plain append.
+        changes = self._changes(target, plan) if plan.old else None
         with naming(target.folder), self.target.side_files() as side:
             summary |= state_properties(state, side)
+            if changes is not None:
+                summary |= changes.properties(plan.deleted, side)
             publication = self.target.merge(plan.old, new, (self.ledger.id, header.generation), summary)
         self._collect(target, plan.new)
         return PublishOutcome(
@@ -174,3 +183,20 @@ class ChangesPublisher(Publisher):
             schema_changes=publication.summary.get(SCHEMA_CHANGES_KEY),
             changes=counts,
         )
+
+    def _changes(self, target: FileTarget, plan: MergePlan) -> RowChanges:
+        """Return the changes of a merge for readers of increments, which are to see no moved row.
+
+        :raises ReconciliationError: the files have other numbers of new and moved rows
+        """
+        schema, paths = target.layout.schema, key_paths(self.stream.primary_key)
+        keys = tuple(schema.find_field(".".join(path)).field_id for path in paths)
+        rows = plan.counts.inserted + plan.counts.updated
+        changes = RowChanges(f"{target.family}{target.label}{_MOVED}", keys, rows, plan.deleted.num_rows)
+        written = sum(file.rows for file in plan.new if not changes.has_moved(file.location))
+        if written != rows:
+            raise ReconciliationError(
+                f"{self.target.name}: {rows} rows are new versions, and the files for them have {written}; nothing is"
+                " published"
+            )
+        return changes

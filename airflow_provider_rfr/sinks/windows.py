@@ -1,8 +1,10 @@
 """The next data that a sink sends: the snapshots, the columns and their names, and the batches.
 
-Snapshots that bring rows are sent; those of migrations, compactions and deletions are skipped. A snapshot that
-replaces rows (a full refresh, an overwrite, a merge, a deletion of everything) may contain rows that were sent before:
-then ``emit: diff`` sends what differs by the keys, and any other sink does what ``on_replace`` says.
+Snapshots that bring rows are sent; those of migrations, compactions and deletions are skipped. The merge of an
+incremental sync says which rows are new versions, and what it deleted: that is sent, and not the rows that it only
+moved. Any other snapshot that replaces rows (a full refresh, an overwrite, a merge by others, a deletion of everything)
+may contain rows that were sent before: then ``emit: diff`` sends what differs by the keys, and any other sink does what
+``on_replace`` says. So does ``diff`` after a merge by other keys than the sink's.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from airflow_provider_rfr.lake.rows import Increment, SnapshotKind, SourceTable
+from airflow_provider_rfr.lake.rows import DeletedRows, Increment, SnapshotKind, SourcePart, SourceTable
 from airflow_provider_rfr.sinks import SinkSpec
 from airflow_provider_rfr.store.deploys import SinkRow
 
@@ -182,6 +184,7 @@ def batch_id(sink: UUID, physical: str, window: SinkWindow, ordinal: int, again:
 
 
 _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
+_SENDS: Final = (SnapshotKind.ADDS_ROWS, SnapshotKind.CHANGES_ROWS)
 
 
 def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, Any] | None:
@@ -196,12 +199,14 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, A
     if not line:
         return None
     skipped = {SnapshotKind.COMPACTS}
-    if not is_diff:
+    if is_diff:
+        line = _with_other_keys_as_replaced(line, row, table, spec)
+    else:
         skipped |= {SnapshotKind.DELETES_ROWS, SnapshotKind.MIGRATES}
     if passed := list(takewhile(lambda increment: increment.kind in skipped, line)):
         return cursor_at(passed[-1].snapshot_id, table)
     first = line[0]
-    if first.kind is SnapshotKind.ADDS_ROWS:
+    if first.kind in _SENDS:
         return window(row.cursor, _last_added(line, skipped, size))
     if is_diff:
         return window(row.cursor, line[-1].snapshot_id, compare=True)
@@ -241,7 +246,7 @@ def _last_added(line: Sequence[Increment], skipped: Collection[SnapshotKind], si
     """Return the last snapshot of a batch, from increments of which the first adds rows; one schema wrote them all."""
     last, rows = line[0], 0
     for increment in line:
-        if increment.kind is SnapshotKind.ADDS_ROWS:
+        if increment.kind in _SENDS:
             if rows >= size or increment.schema_id != last.schema_id:
                 break
             last, rows = increment, rows + increment.rows
@@ -254,20 +259,48 @@ def _last_added(line: Sequence[Increment], skipped: Collection[SnapshotKind], si
 def _window(
     row: SinkRow, table: SourceTable, spec: SinkSpec, size: int, before: int | None, after: int, compare: bool = False
 ) -> dict[str, Any]:
-    now, then, follows = table.columns(), table.columns(after), spec.follow_schema
-    sent = SentColumns().seen(then, table.uuid) if follows else SentColumns.loads(row.pins).seen(now, table.uuid)
-    columns, keys, names = sent.resolve(then, now, row.name), tuple[str, ...](), sent.payload_names()
-    if spec.settings.get("emit") == "diff":
-        keys = tuple(spec.settings.get("keys", ())) or table.keys
-        remedy = "declare keys of the source, or settings.keys of the sink, and send them, too"
-        if not keys:
-            raise ConfigurationError("sink.settings.emit", f"{table.name} has no keys to determine changes by", remedy)
-        if missing := [key for key in keys if key.casefold() not in names]:
-            problem = f"the key {', '.join(missing)} is not among the sent columns"
-            raise ConfigurationError("sink.columns", problem, remedy)
+    now, sent = table.columns(), _sent_columns(row, table, spec, after)
+    columns = sent.resolve(table.columns(after), now, row.name)
+    keys = _sent_keys(sent, table, spec) if spec.settings.get("emit") == "diff" else ()
     earlier = sent.resolve(table.columns(before), now, row.name) if compare else None
-    window = SinkWindow(before, after, columns, earlier, tuple(names[key.casefold()] for key in keys), size)
-    return {"window": window.dumps(), "physical": table.uuid, "pins": row.pins if follows else sent.dumps()}
+    window = SinkWindow(before, after, columns, earlier, keys, size)
+    return {"window": window.dumps(), "physical": table.uuid, "pins": row.pins if spec.follow_schema else sent.dumps()}
+
+
+def _sent_columns(row: SinkRow, table: SourceTable, spec: SinkSpec, snapshot_id: int | None) -> SentColumns:
+    """Return the sent columns, with ids and spelling of the table's; where all are sent, those of the snapshot."""
+    if spec.follow_schema:
+        return SentColumns().seen(table.columns(snapshot_id), table.uuid)
+    return SentColumns.loads(row.pins).seen(table.columns(), table.uuid)
+
+
+def _sent_keys(sent: SentColumns, table: SourceTable, spec: SinkSpec) -> tuple[str, ...]:
+    """Return the names in the payload of the columns that tell rows apart."""
+    keys, names = tuple(spec.settings.get("keys", ())) or table.keys, sent.payload_names()
+    remedy = "declare keys of the source, or settings.keys of the sink, and send them, too"
+    if not keys:
+        raise ConfigurationError("sink.settings.emit", f"{table.name} has no keys to determine changes by", remedy)
+    if missing := [key for key in keys if key.casefold() not in names]:
+        problem = f"the key {', '.join(missing)} is not among the sent columns"
+        raise ConfigurationError("sink.columns", problem, remedy)
+    return tuple(names[key.casefold()] for key in keys)
+
+
+def _with_other_keys_as_replaced(
+    line: Sequence[Increment], row: SinkRow, table: SourceTable, spec: SinkSpec
+) -> list[Increment]:
+    """Return the increments, with merges by other keys than the sink's as replacements: its keys are not noted."""
+    if not any(increment.kind is SnapshotKind.CHANGES_ROWS for increment in line):
+        return list(line)
+    now, sent = table.columns(), _sent_columns(row, table, spec, None)
+    ids = dict(sent.resolve(now, now, row.name))
+    keys = frozenset(ids[name] for name in _sent_keys(sent, table, spec))
+    return [
+        replace(increment, kind=SnapshotKind.REPLACES_ROWS)
+        if increment.kind is SnapshotKind.CHANGES_ROWS and increment.keys != keys
+        else increment
+        for increment in line
+    ]
 
 
 _Batches = Iterable[pa.RecordBatch]
@@ -308,14 +341,19 @@ def batches_of(window: SinkWindow, table: SourceTable, row: SinkRow) -> Iterator
         rows = _changes(row.name, window.keys, table.arrow(wanted), before, after)
     else:
         # The cursor stays at ``before`` until the window's end.
+        parts: Sequence[SourcePart]
         if window.before is None:
-            tasks = table.contents(window.after)
+            parts = table.contents(window.after)
         else:
-            tasks = table.added(window.before, window.after, row.sequence)
-        tasks, sent = table.skip(tasks, sent)
-        rows = table.read(tasks, wanted)
-        if window.keys:
-            rows = (_with_op(batch, _UPSERT) for batch in rows)
+            parts = table.added(window.before, window.after, row.sequence)
+        if not window.keys:
+            parts = [part for part in parts if not isinstance(part, DeletedRows)]
+        parts, sent = table.skip(parts, sent)
+        rows = (
+            _with_op(batch, _DELETE if isinstance(part, DeletedRows) else _UPSERT) if window.keys else batch
+            for part in parts
+            for batch in table.read([part], wanted)
+        )
     for number, (part, last) in enumerate(_cut(rows, sent, window.size)):
         at = replace(window, part=window.part + number)
         identity = batch_id(row.uuid, table.uuid, at, row.batches + number, row.round)

@@ -54,6 +54,7 @@ def _published_only(action: Callable[..., None]) -> Callable[..., None]:
 def install(place: str, action: Callable[..., None]) -> None:
     """Let ``action`` happen at the place."""
     from airflow_provider_rfr.lake.ledger_table import LedgerTable
+    from airflow_provider_rfr.lake.side_files import SideFiles
     from airflow_provider_rfr.lake.target import TargetTable
     from airflow_provider_rfr.refresh.ledger import Ledger
     from airflow_provider_rfr.refresh.pages import FlushWriter
@@ -63,6 +64,7 @@ def install(place: str, action: Callable[..., None]) -> None:
         "opening commit": (LedgerTable, "commit", action),
         "flush": (FlushWriter, "write", _sixth_write(action)),
         "ledger commit": (LedgerTable, "commit", _pages_only(action)),
+        "side file": (SideFiles, "write", action),
         "target commit": (TargetTable, "commit", action),
         "published mark": (Ledger, "commit", _published_only(action)),
     }[what]

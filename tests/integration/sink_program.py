@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.sinks import SinkSpec
 from airflow_provider_rfr.sinks import run as sinks_run
 from airflow_provider_rfr.sinks.run import HttpTarget, Run, run_sink
@@ -48,10 +49,11 @@ def main(task: dict[str, Any]) -> None:
         install(task["kill"], task["number"])
     folder = Path(task["folder"])
     store = open_store(task["store"])
-    sink = declared(str(folder / "out"), batch_size=2)
-    target = None
-    if task.get("url"):
-        sink = replace(sink, spec=SinkSpec(SOURCE, "http", {"connection": "c", "path": "in", "batch_size": 2}))
-        target = HttpTarget(task["url"], timeout=30, patience=0, allowed_hosts=LOOPBACK)
-    run_sink(sink.id, sink.name, sink.spec, catalog=open_lake(folder), store=store, target=target)
+    sink, catalog = task.get("sink"), open_catalog(task["lake"]) if "lake" in task else open_lake(folder)
+    target = HttpTarget(task["url"], timeout=30, patience=0, allowed_hosts=LOOPBACK) if task.get("url") else None
+    if sink is None:
+        sink = declared(str(folder / "out"), batch_size=2)
+        if target is not None:
+            sink = replace(sink, spec=SinkSpec(SOURCE, "http", {"connection": "c", "path": "in", "batch_size": 2}))
+    run_sink(sink.id, sink.name, sink.spec, catalog=catalog, store=store, target=target)
     store.close()

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
 from airflow_provider_rfr.lake import sync_state
-from airflow_provider_rfr.lake.commits import CommitLog
+from airflow_provider_rfr.lake.commits import CommitLog, last_change
 from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, read_state, write_state
 from tests.kill_points import intercept
 from tests.unit.lake.test_expiry import NAME, Lake
@@ -99,6 +99,8 @@ def test_a_commit_of_the_state_alone_is_none_that_changes_rows(lake: Lake) -> No
     log = CommitLog.load(lake.catalog, NAME)
     assert log is not None
     assert [commit.changes_rows for commit in log.commits()] == [True, False]
+    newest = last_change(table_of(lake))
+    assert newest is not None and newest.snapshot_id == log.commits()[0].snapshot_id
 
 
 def test_a_damaged_or_missing_file_is_told(lake: Lake) -> None:
