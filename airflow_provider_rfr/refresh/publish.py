@@ -38,6 +38,7 @@ from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, Ta
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
+from airflow_provider_rfr.refresh.cursor_values import value_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.merge import MergeCounts
 from airflow_provider_rfr.refresh.merge_task import KeyRules
@@ -377,8 +378,17 @@ class Publisher:
             casts=self.stream.casts,
             cursor=None if self.sync is None or not rows else self._cursor_in(target.rows),
             index=self._index_of(target.rows) if rows else None,
+            window=self._window,
         )
         return [replace(task, source=share) for share in shares], target
+
+    @property
+    def _window(self) -> tuple[int, int] | None:
+        """Return the comparable bounds of the rows that count; None for all."""
+        if self.sync is None or self.sync.window is None:
+            return None
+        window, column = self.sync.window, self.sync.read.column
+        return value_of(window.start, column), value_of(window.end, column)
 
     def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
         """Plan the table's columns; return the target of this attempt's files."""
@@ -435,7 +445,7 @@ class Publisher:
             )
         rows = sum((Counter(result.rows_by_partition) for result in results), Counter[int]())
         written = sum(file.file.rows for result in results for file in result.written)
-        written += sum(result.changes.deleted for result in results)
+        written += sum(result.changes.deleted + result.changes.outside for result in results)
         wrong = [n for n, cursor in self.book.cursors.items() if rows[n] != cursor.records]
         if wrong or written != staged:
             place = f", first in partition {self.book.keys[wrong[0]]}" if wrong else ""

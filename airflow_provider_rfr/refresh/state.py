@@ -108,7 +108,9 @@ class LedgerHeader:
     :ivar error: what the last attempt that said so ended with, without secrets; it stays while the next one
         of the same DAG works
     :ivar run_key: the run that holds the generation
-    :ivar base_state: digest of the table's state that an incremental sync continues; None for a full refresh
+    :ivar base_state: digest of the table's state that an incremental sync continues; None for a full refresh, and for
+        a window
+    :ivar window: the part of the cursor's values that is read, as ``start/end``; None if it is not fixed
     :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
     :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
         ``map_index`` (-1 where the task is not mapped) likewise
@@ -137,6 +139,7 @@ class LedgerHeader:
     error: str | None = None
     run_key: str | None = None
     base_state: str | None = None
+    window: str | None = None
     replace_where: str | None = None
     dag_id: str | None = None
     dag_run_id: str | None = None
@@ -452,6 +455,7 @@ class TableStatus:
         return {
             **content,
             "replace_where": header.replace_where,
+            "window": header.window,
             "generation": header.generation,
             "percent": self.percent,
             "seconds_left": None if progress.seconds_left is None or not is_reading else round(progress.seconds_left),

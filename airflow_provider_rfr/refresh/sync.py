@@ -13,7 +13,7 @@ from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.refresh.cursor_values import greatest, text_of
 from airflow_provider_rfr.streams.core import key_paths
-from airflow_provider_rfr.streams.incremental import IncrementalRead
+from airflow_provider_rfr.streams.incremental import CursorWindow, IncrementalRead
 from airflow_provider_rfr.streams.moments import write_moment
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -39,16 +39,18 @@ class SyncPlan:
 
     :ivar rules: as of :func:`rules_of`
     :ivar state: of the table when the generation was opened; None for a full refresh, which replaces it
+    :ivar window: the only values of the cursor that are read; then the state stays as it is
     """
 
     read: IncrementalRead
     rules: Mapping[str, Any]
     state: SyncState | None
+    window: CursorWindow | None = None
 
     @property
     def is_full(self) -> bool:
         """Tell whether all rows are read, and replace the table's."""
-        return self.state is None
+        return self.state is None and self.window is None
 
     def check(self, table: str) -> None:
         """Check that the table's state can be continued.
@@ -105,24 +107,27 @@ class SyncChanges:
     :ivar seen: the greatest comparable cursor value, by the place of the partition
     :ivar without_cursor: records without a usable cursor value
     :ivar without_key: the first record without a whole key
+    :ivar outside: records outside of the window
     """
 
     seen: Mapping[int, Any]
     without_cursor: int
     without_key: str | None
+    outside: int
 
     @classmethod
     def of(cls, results: Iterable[PublishResult]) -> SyncChanges:
         """Gather the results of all tasks."""
         seen: dict[int, Any] = {}
-        without_cursor, without_key = 0, None
+        without_cursor, without_key, outside = 0, None, 0
         for result in results:
             changes = result.changes
             for ordinal, value in changes.seen.items():
                 seen[ordinal] = max(seen.get(ordinal, value), value)
             without_cursor += changes.without_cursor
             without_key = without_key or changes.without_key
-        return cls(seen, without_cursor, without_key)
+            outside += changes.outside
+        return cls(seen, without_cursor, without_key, outside)
 
     def check(self, table: str, staged: int) -> None:
         """Check that the records can be merged.

@@ -10,11 +10,15 @@ as it is.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.streams.moments import moment_of, write_moment, zone_of
 
 DELETED_FIELD: Final = "_rfr_deleted"
 """The field that a stream adds, with the value true, to a record that removes its row from the table."""
@@ -35,6 +39,55 @@ class CursorColumn:
     kind: Literal["datetime", "integer", "text"] = "datetime"
     format: str = "iso"
     timezone: str = "UTC"
+
+
+_INTEGER: Final = re.compile(r"-?[0-9]+")
+
+
+def _number(text: str) -> Any:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"{text!r} is not a whole number; write e.g. 0/1000")
+    if not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"{text!r} is beyond 64 bits; write a smaller number")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class CursorWindow:
+    """A fixed range of cursor values, as ``start/end``: moments of ISO 8601, or whole numbers.
+
+    :ivar start: the least value, in the form of a state
+    :ivar end: the least value beyond the window, in the same form
+    """
+
+    start: str
+    end: str
+
+    @classmethod
+    def parse(cls, text: str, column: CursorColumn | None = None) -> CursorWindow:
+        """Parse ``start/end``.
+
+        :param column: whose type the values have, and in whose time zone moments without an offset are; None where it
+            is not known yet: then both values may be moments, or both whole numbers
+        :raises ValueError: it is something else, or the start is not before the end; with problem and remedy
+        """
+        parts = [part.strip() for part in text.split("/")]
+        if len(parts) != 2 or not all(parts):
+            raise ValueError(f"{text!r} is not start/end; write e.g. 2026-01-01/2026-01-11")
+        kind = column.kind if column is not None else "integer" if _INTEGER.fullmatch(parts[0]) else "datetime"
+        if kind == "text":
+            raise ValueError("the cursor is a text; a window needs a cursor of type datetime or integer")
+        zone = zone_of("UTC" if column is None else column.timezone)
+        first, last = (_number(part) if kind == "integer" else moment_of(part, zone) for part in parts)
+        if first == last:
+            schedule = "a data interval is empty under a trigger timetable: see Backfill in docs/incremental.md"
+            raise ValueError(f"{text!r} is empty; write an end after the start ({schedule})")
+        if first > last:
+            raise ValueError(f"{text!r} ends before its start; write the earlier value first")
+        return cls(*(write_moment(value) if isinstance(value, datetime) else str(value) for value in (first, last)))
+
+    def __str__(self) -> str:
+        return f"{self.start}/{self.end}"
 
 
 class IncrementalRead(ABC):
@@ -58,6 +111,14 @@ class IncrementalRead(ABC):
         :param values: the largest value seen, by :meth:`partition_of`; a partition without one is read from the start
         :param opened_at: with a time zone; the upper bound of the sync, where the stream has one
         """
+
+    def window_slices(self, window: CursorWindow) -> Iterable[Mapping[str, Any]]:
+        """Return the slices that read a fixed window of the cursor; they may ask for more than the window.
+
+        :raises ConfigurationError: the stream can't be read so
+        """
+        remedy = "use full_refresh, or set a state from where the next sync starts (airflow rfr refresh state set)"
+        raise ConfigurationError("window", "the stream itself decides from where it reads", remedy)
 
     @abstractmethod
     def partition_of(self, stream_slice: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from jinja2 import Template
 
 from airflow_provider_rfr.operators import IncrementalSyncOperator
 from airflow_provider_rfr.sample_api import SHOP
+from airflow_provider_rfr.streams.incremental import CursorWindow
 from tests.airflow_versions import needs_sdk_timetables
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,11 +51,20 @@ def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest
 
 
 def test_the_incremental_example_parses_to_an_hourly_and_a_weekly_dag(monkeypatch: pytest.MonkeyPatch) -> None:
-    [(name, code)] = examples_in("docs/incremental.md").items()
-    assert name == "shipments"
-    tasks = {dag.dag_id: dag.task_dict["refresh"] for dag in dags_of(name, code, monkeypatch)}
+    code = examples_in("docs/incremental.md")["shipments"]
+    tasks = {dag.dag_id: dag.task_dict["refresh"] for dag in dags_of("shipments", code, monkeypatch)}
     assert {name: task.full_refresh for name, task in tasks.items()} == {"shipments": False, "shipments_in_full": True}
     assert all(isinstance(task, IncrementalSyncOperator) for task in tasks.values())
+
+
+@needs_sdk_timetables
+def test_the_example_of_a_backfill_reads_the_data_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = examples_in("docs/incremental.md")["shipments_by_day"]
+    [dag] = dags_of("shipments_by_day", code, monkeypatch)
+    window = Template(dag.task_dict["refresh"].window)
+    first, last = "2026-01-01 00:00:00+00:00", "2026-01-02 00:00:00+00:00"
+    rendered = window.render(data_interval_start=first, data_interval_end=last)
+    assert str(CursorWindow.parse(rendered)) == "2026-01-01T00:00:00.000000Z/2026-01-02T00:00:00.000000Z"
 
 
 def test_the_readme_backfills_and_mapped_tasks_have_an_example() -> None:
