@@ -251,8 +251,7 @@ class Refresh:
             return
         place = f"streams.{self._stream.name}"
         if self._stream.incremental is None:
-            remedy = "add incremental: {cursor_field, start, send_as}, or use a full refresh"
-            raise ConfigurationError(f"{place}.incremental", "is not declared", remedy)
+            raise ConfigurationError(f"{place}.incremental", self._stream.why_not_incremental, "or use a full refresh")
         if self._config.window is not None:
             problem = ""
             try:
@@ -296,7 +295,7 @@ class Refresh:
             return self._sync.read.window_slices(self._sync.window)
         if self._sync is None or self._sync.state is None:
             return None
-        return self._sync.read.slices(self._sync.state.values, datetime.now(timezone.utc))
+        return self._sync.slices(self._sync.state, datetime.now(timezone.utc))
 
     def _labels(self) -> dict[str, Any]:
         """Return the attempt's fields of the header that do not describe its work."""
