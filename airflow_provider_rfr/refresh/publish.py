@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,6 +51,7 @@ from airflow_provider_rfr.refresh.partitions import (
     check_ignored_tokens,
     check_promises,
     cursors_of,
+    last_tokens,
     live_pages,
 )
 from airflow_provider_rfr.refresh.publish_task import (
@@ -65,7 +67,7 @@ from airflow_provider_rfr.refresh.publish_task import (
 )
 from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader
 from airflow_provider_rfr.refresh.sync import SyncChanges, SyncPlan
-from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
+from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn, StatefulRead
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)
@@ -76,7 +78,7 @@ _COMMIT_SECONDS = 600.0
 _KEYS_A_BUCKET = 4_000_000
 
 
-_CHANGES = tuple(field.name for field in fields(MergeCounts))
+_CHANGES = tuple(count.name for count in fields(MergeCounts))
 
 
 def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
@@ -566,6 +568,14 @@ class Publisher:
             )
         return column
 
+    def _last_tokens(self) -> dict[int, Any]:
+        """Return the token of each partition's last page, where the stream's own state may be in it."""
+        is_stateful = self.sync is not None and isinstance(self.sync.read, StatefulRead)
+        if not is_stateful or (table := self.ledger.read_pages()) is None:
+            return {}
+        cursors = cursors_of(table)
+        return last_tokens(live_pages(table, cursors), cursors)
+
     def _state_after_full(self, header: LedgerHeader, results: Sequence[PublishResult]) -> dict[str, str]:
         """Return the properties that give the table its state where all its rows are replaced."""
         if self._options.mode != "replace" or self._options.replace_where is not None:
@@ -573,7 +583,9 @@ class Publisher:
         if self.sync is None:
             return dict(NO_STATE) if self.target.has_state else {}
         seen = SyncChanges.of(results).seen
-        return self.target.state_properties(self.sync.next_state(self.book.slices, seen, header.opened_at))
+        return self.target.state_properties(
+            self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens())
+        )
 
     def _scratch(self, header: LedgerHeader) -> str:
         return f"{self.ledger.folder}/publish-{header.epoch}"

@@ -102,7 +102,7 @@ class ChangesPublisher(Publisher):
         assert sync is not None
         before, state = None if sync.window is not None else sync.state, None
         if before is not None:
-            state = sync.next_state(self.book.slices, changes.seen, header.opened_at)
+            state = sync.next_state(self.book.slices, changes.seen, header.opened_at, self._last_tokens())
         written = {file.file.location: file for result in results for file in result.written}
         merge = self._merge_of(task, target, written, results)
 

@@ -71,7 +71,9 @@ class SyncPlan:
             return self.read.slices_after(state.of_source or {})
         return self.read.slices(state.values, opened_at)
 
-    def next_state(self, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime) -> SyncState:
+    def next_state(
+        self, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime, tokens: Mapping[int, Any]
+    ) -> SyncState:
         """Return the state after the generation is published.
 
         A partition's value is the greatest that was ever seen in it, and never goes back. It is not later than the
@@ -80,9 +82,10 @@ class SyncPlan:
         :param slices: JSON of each partition's slice
         :param seen: the greatest comparable value, by the partition's place; missing where there was none
         :param opened_at: when the generation was opened
+        :param tokens: the token of each partition's last page, by the partition's place
         """
         if isinstance(self.read, StatefulRead):
-            return self._next_state_of_source(self.read, slices, seen, opened_at)
+            return self._next_state_of_source(self.read.with_last_tokens(tokens), slices, seen, opened_at)
         column, before = self.read.column, self.state.values if self.state is not None else {}
         values, listed = dict(before), set()
         latest = write_moment(opened_at - self.read.settle if self.is_full else opened_at)
@@ -106,8 +109,10 @@ class SyncPlan:
     def _next_state_of_source(
         self, read: StatefulRead, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime
     ) -> SyncState:
-        # As above, a time that has not come yet must not hide later changes.
-        largest = {ordinal: min(moment_in(value), opened_at) for ordinal, value in seen.items()}
+        largest = {}
+        if read.column.kind == "datetime":
+            # As above, a time that has not come yet must not hide later changes.
+            largest = {ordinal: min(moment_in(value), opened_at) for ordinal, value in seen.items()}
         before = None if self.state is None else self.state.of_source
         after = read.state_after(before, [json.loads(text) for text in slices], largest, opened_at)
         return SyncState(self.rules, {}, of_source=after)

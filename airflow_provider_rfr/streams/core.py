@@ -333,6 +333,8 @@ class Stream(ABC):
     :ivar casts: text that holds a number or a boolean fits a column of such, and an object fits a string column as its
         JSON text; without it such values do not fit
     :ivar cursor_field: the field (or path) by which the stream reads incrementally; empty if it doesn't
+    :ivar cursor_type: of that field's values, which tell the newer one of two versions of a record: moments of ISO 8601
+        or of a timestamp column, integers, or texts
     :ivar incremental: how the stream reads the records that changed; None if it can't
     :ivar why_not_incremental: the problem where it can't, for the error
     :ivar partition_fields: the fields of a slice that identify it; None for all of them.  A parent's
@@ -352,8 +354,11 @@ class Stream(ABC):
     additional_fields: Literal["keep", "drop"] = "drop"
     casts: bool = False
     cursor_field: str | Sequence[str] = ()
+    cursor_type: Literal["datetime", "integer", "text"] = "datetime"
     incremental: ChangesRead | None = None
-    why_not_incremental: str = "is not declared; add incremental: {cursor_field, start, send_as}"
+    why_not_incremental: str = (
+        "is not declared; add incremental: {cursor_field, start, send_as}, or to a class cursor_field and state"
+    )
     partition_fields: Sequence[str] | None = None
     page_size: int | None = None
     public_config: Mapping[str, Any] | None = None
@@ -443,8 +448,8 @@ class StateMixin(ABC):
     mapping or NextPage for the next page, the completion sentinel or Complete at the end.  Which of the
     two kinds the stream gets is the kind that its getter returns.  The state must say everything: the
     next page may be read by another instance, in another process.  In a stream with several slices it is
-    the state of the slice being read.  In a stream with a cursor field it's the mapping that an
-    incremental read continues from.
+    the state of the slice being read.  In a stream with a cursor field it is the mapping of JSON values from
+    which the next sync continues the slice, e.g. ``{"updated_at": "2026-01-31T06:00:00Z"}``.
     """
 
     @property

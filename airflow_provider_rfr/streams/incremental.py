@@ -16,10 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.moments import moment_of, write_moment, zone_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 DELETED_FIELD: Final = "_rfr_deleted"
 """The field that a stream adds, with the value true, to a record that removes its row from the table."""
@@ -151,6 +154,10 @@ class StatefulRead(_ChangesRead):
     def slices_after(self, state: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
         """Return the slices of a sync that continues a state."""
 
+    def with_last_tokens(self, tokens: Mapping[int, Any]) -> Self:
+        """Return the read that knows the token of each slice's last page, by the slice's place."""
+        return self
+
     @abstractmethod
     def state_after(
         self,
@@ -166,6 +173,13 @@ class StatefulRead(_ChangesRead):
         :param largest: the largest value of the cursor column, by the slice's place; missing where there was none
         :param opened_at: when the sync was opened
         """
+
+    def of_connection(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the state of an Airbyte connection's stream in the form of this read.
+
+        :raises ConfigurationError: it does not fit the stream
+        """
+        return state
 
     def moves(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         """Tell whether the state after a sync that changed no row is worth a commit."""

@@ -15,6 +15,7 @@ from airflow_provider_rfr.lake.commits import summary_of
 from airflow_provider_rfr.lake.sync_state import read_state
 from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
+from tests.integration import sources
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, shop
 from tests.integration.test_crash_matrix import PLACES
 
@@ -44,11 +45,12 @@ def config_of(
     api: SampleApi,
     run: str | None = None,
     window: str | None = None,
+    source: dict[str, Any] | None = None,
     **options: Any,
 ) -> Path:
     limits = {"round_seconds": 0.3, "concurrency": 2, "max_deleted": 0.5}
     return runner.config(
-        source=shop(api, page_size=25),
+        source=source or shop(api, page_size=25),
         streams=["shipments"],
         sync="incremental",
         run={"key": run},
@@ -94,6 +96,34 @@ def test_a_sync_that_is_killed_is_gone_on_with(
     if place in ("before a ledger commit", "after a ledger commit", "before the target commit"):
         again = api.counts(path="/shipments")["refetched"] - asked - second.figures["overlap_checks"]
         assert again == 0, "pages that were on disk were asked for again"
+
+
+@pytest.mark.parametrize(
+    ("place", "spark"),
+    [
+        ("after a flush", "when_needed"),
+        ("after a ledger commit", "always"),
+        ("before the target commit", "when_needed"),
+        ("after the target commit", "when_needed"),
+    ],
+)
+def test_a_stream_in_python_that_is_killed_is_gone_on_with_from_its_own_state(
+    place: str, spark: str, lake: Lake, runner: Runner, api: SampleApi
+) -> None:
+    source = {"class": f"{sources.__name__}:PythonShipments", "config": {"base_url": api.base_url, "api_key": "any"}}
+    api.reset()
+    runner.run(config_of(runner, api, spark="when_needed", source=source))
+    api.change_shipments(edit=range(1, 601), add=50, remove=range(601, 651))
+    config = config_of(runner, api, spark=spark, source=source)
+    runner.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": place}, expect=-9)
+    second = runner.run(config)
+    assert rows_of(lake) == truth_of(api)
+    assert second.figures["already_published"] is (place == "after the target commit")
+    state = read_state(lake.table(TABLE))
+    assert state is not None
+    assert state.of_source is not None
+    newest = max(record["updated_at"] for record in api.records("/shipments").values())
+    assert state.of_source["{}"]["updated_at"] >= newest
 
 
 def test_a_sync_without_changes_makes_no_commit(lake: Lake, runner: Runner, api: SampleApi) -> None:
