@@ -248,8 +248,7 @@ class Refresh:
             return
         place = f"streams.{self._stream.name}"
         if self._stream.incremental is None:
-            remedy = "add incremental: {cursor_field, start, send_as}, or use a full refresh"
-            raise ConfigurationError(f"{place}.incremental", "is not declared", remedy)
+            raise ConfigurationError(f"{place}.incremental", self._stream.why_not_incremental, "or use a full refresh")
         if self._options.mode == "merge" and not self._stream.primary_key:
             raise ConfigurationError(f"{place}.primary_key", "is not declared, and merge needs it", "or write: append")
         if self._options.replace_where is not None:
@@ -281,7 +280,7 @@ class Refresh:
         """Return the slices of a sync that reads changes; None for those of the whole stream."""
         if self._sync is None or self._sync.state is None:
             return None
-        return self._sync.read.slices(self._sync.state.values, datetime.now(timezone.utc))
+        return self._sync.slices(self._sync.state, datetime.now(timezone.utc))
 
     def _labels(self) -> dict[str, Any]:
         """Return the attempt's fields of the header that do not describe its work."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import SyncState
-from airflow_provider_rfr.refresh.cursor_values import greatest, text_of
+from airflow_provider_rfr.refresh.cursor_values import greatest, moment_in, text_of
 from airflow_provider_rfr.streams.core import key_paths
-from airflow_provider_rfr.streams.incremental import IncrementalRead
+from airflow_provider_rfr.streams.incremental import ChangesRead, StatefulRead
 from airflow_provider_rfr.streams.moments import write_moment
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -26,7 +26,7 @@ _FORGOTTEN_AFTER: Final = 10
 """Syncs in a row that do not list a partition, after which its value is dropped from the state."""
 
 
-def rules_of(stream: PagedStream, read: IncrementalRead) -> dict[str, Any]:
+def rules_of(stream: PagedStream, read: ChangesRead) -> dict[str, Any]:
     """Return the rules under which a state can be continued."""
     column = read.column
     cursor = {"field": column.name, "type": column.kind, "format": column.format, "timezone": column.timezone}
@@ -41,7 +41,7 @@ class SyncPlan:
     :ivar state: of the table when the generation was opened; None for a full refresh, which replaces it
     """
 
-    read: IncrementalRead
+    read: ChangesRead
     rules: Mapping[str, Any]
     state: SyncState | None
 
@@ -63,6 +63,12 @@ class SyncPlan:
             f" {json.dumps(self.rules)}; run once with full_refresh: true"
         )
 
+    def slices(self, state: SyncState, opened_at: datetime) -> Iterable[Mapping[str, Any]]:
+        """Return the slices that ask for the changes since the state."""
+        if isinstance(self.read, StatefulRead):
+            return self.read.slices_after(state.of_source or {})
+        return self.read.slices(state.values, opened_at)
+
     def next_state(self, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime) -> SyncState:
         """Return the state after the generation is published.
 
@@ -73,6 +79,8 @@ class SyncPlan:
         :param seen: the greatest comparable value, by the partition's place; missing where there was none
         :param opened_at: when the generation was opened
         """
+        if isinstance(self.read, StatefulRead):
+            return self._next_state_of_source(self.read, slices, seen, opened_at)
         column, before = self.read.column, self.state.values if self.state is not None else {}
         values, listed = dict(before), set()
         latest = write_moment(opened_at - self.read.settle if self.is_full else opened_at)
@@ -93,8 +101,20 @@ class SyncPlan:
         kept = {key: value for key, value in values.items() if key not in forgotten}
         return SyncState(self.rules, kept, {key: count for key, count in counts.items() if key not in forgotten})
 
+    def _next_state_of_source(
+        self, read: StatefulRead, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime
+    ) -> SyncState:
+        # As above, a time that has not come yet must not hide later changes.
+        largest = {ordinal: min(moment_in(value), opened_at) for ordinal, value in seen.items()}
+        before = None if self.state is None else self.state.of_source
+        after = read.state_after(before, [json.loads(text) for text in slices], largest, opened_at)
+        return SyncState(self.rules, {}, of_source=after)
+
     def moves_state(self, after: SyncState) -> bool:
         """Tell whether a commit is worth it that changes no row: the state advances by a step of the stream."""
+        if isinstance(self.read, StatefulRead):
+            before = None if self.state is None else self.state.of_source
+            return self.read.moves(before or {}, after.of_source or {})
         return self.read.moves_by_steps and (self.state is None or after.values != self.state.values)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.streams.incremental import IncrementalRead
+    from airflow_provider_rfr.streams.incremental import ChangesRead
     from airflow_provider_rfr.streams.tokens import TokenOwner
 
 _log = logging.getLogger(__name__)
@@ -334,6 +334,7 @@ class Stream(ABC):
         JSON text; without it such values do not fit
     :ivar cursor_field: the field (or path) by which the stream reads incrementally; empty if it doesn't
     :ivar incremental: how the stream reads the records that changed; None if it can't
+    :ivar why_not_incremental: the problem where it can't, for the error
     :ivar partition_fields: the fields of a slice that identify it; None for all of them.  A parent's
         ``updated_at`` must not be among them: a slice that changes between two attempts is a new one
     :ivar page_size: part of the fingerprint: pages of another size don't join the old ones
@@ -351,7 +352,8 @@ class Stream(ABC):
     additional_fields: Literal["keep", "drop"] = "drop"
     casts: bool = False
     cursor_field: str | Sequence[str] = ()
-    incremental: IncrementalRead | None = None
+    incremental: ChangesRead | None = None
+    why_not_incremental: str = "is not declared; add incremental: {cursor_field, start, send_as}"
     partition_fields: Sequence[str] | None = None
     page_size: int | None = None
     public_config: Mapping[str, Any] | None = None
