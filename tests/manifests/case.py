@@ -20,7 +20,7 @@ import yaml
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.streams import Complete
-from airflow_provider_rfr.streams.airbyte import _cdk
+from airflow_provider_rfr.streams.airbyte import _cdk, _installed
 from airflow_provider_rfr.streams.loader import load_streams
 from airflow_provider_rfr.streams.paged import PagedStream
 from tests.manifests.api import NOW, MadeUpApi
@@ -220,7 +220,7 @@ def run(path: Path, most_slices: int, out: IO[str]) -> None:
         out.write(json.dumps(value) + "\n")
         out.flush()
 
-    _cdk.cdk_version()
+    _installed.cdk_version()
     manifest = yaml.load(path.read_text(), Loader)
     components = components_of(path)
     api = MadeUpApi()

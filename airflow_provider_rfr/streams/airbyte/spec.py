@@ -23,6 +23,7 @@ import yaml
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.streams.incremental import CursorColumn
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, Paging
@@ -301,6 +302,12 @@ def _text(schema: Mapping[str, Any], name: str) -> str:
 #: Fields of a budget that concern answers of the API. A refresh slows down only for 429.
 _OF_ANSWERS: Final = ("ratelimit_reset_header", "ratelimit_remaining_header", "status_codes_for_ratelimit_hit")
 
+#: Of the two definitions that a stream may have, the one for what changed.
+OF_CHANGES: Final = "incremental_stream"
+_DATETIME: Final = "DatetimeBasedCursor"
+#: Formats of the CDK that are no formats of strftime.
+_FORMATS: Final = {"%s": "epoch", "%s_as_float": "epoch", "%ms": "epoch_ms", "%epoch_microseconds": "epoch_us"}
+
 Render = Callable[[str, Mapping[str, Any]], str]
 
 
@@ -452,6 +459,34 @@ def warnings_of(definition: Mapping[str, Any], limits: ManifestLimits) -> Iterat
     )
 
 
+def cursor_column(declared: Mapping[str, Any], render: Render) -> CursorColumn | None:
+    """Return the column by which a stream is read incrementally; None if it can't be.
+
+    :param declared: definition of the stream in the manifest
+    :param render: as of :func:`limits_of`
+    """
+    cursor = _cursor_of(declared)
+    if cursor.get("type") != _DATETIME:
+        return None
+    name = render(str(cursor["cursor_field"]), cursor.get("$parameters") or {})
+    formats = [*(cursor.get("cursor_datetime_formats") or ()), cursor["datetime_format"]]
+    *before, last = [_FORMATS.get(form, form.replace("%_ms", "%f")) for form in formats]
+    return CursorColumn(name, format=last, tried_before=tuple(before))
+
+
+def why_not_incremental(declared: Mapping[str, Any]) -> str:
+    """Return the problem of a stream that can't be read incrementally."""
+    kind = _cursor_of(declared).get("type")
+    if kind is None:
+        return "is declared by no incremental_sync of the manifest"
+    return f"is of the type {kind} in the manifest, and only {_DATETIME} is supported"
+
+
+def _cursor_of(declared: Mapping[str, Any]) -> Mapping[str, Any]:
+    cursor = (declared.get(OF_CHANGES) or declared).get("incremental_sync")
+    return cursor if isinstance(cursor, Mapping) else {}
+
+
 def custom_classes(definition: Mapping[str, Any]) -> list[str]:
     """Return the names of the connector's own classes that help to read a slice."""
     retriever = definition.get("retriever") or {}
@@ -488,7 +523,7 @@ def _partitions(definition: Mapping[str, Any]) -> Iterator[str]:
     for router in routers if isinstance(routers, list) else [routers]:
         yield _router(router)
     cursor = definition.get("incremental_sync") or {}
-    if cursor.get("type") == "DatetimeBasedCursor":
+    if cursor.get("type") == _DATETIME:
         yield f"DatetimeBasedCursor by {cursor['step']}" if cursor.get("step") else "DatetimeBasedCursor, one window"
 
 
