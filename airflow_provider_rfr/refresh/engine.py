@@ -248,7 +248,7 @@ class Refresh:
             return
         place = f"streams.{self._stream.name}"
         if self._stream.incremental is None:
-            raise ConfigurationError(f"{place}.incremental", self._stream.why_not_incremental, "or use a full refresh")
+            raise ConfigurationError(f"{place}.incremental", *self._stream.why_not_incremental)
         if self._options.mode == "merge" and not self._stream.primary_key:
             raise ConfigurationError(f"{place}.primary_key", "is not declared, and merge needs it", "or write: append")
         if self._options.replace_where is not None:

@@ -334,7 +334,7 @@ class Stream(ABC):
         JSON text; without it such values do not fit
     :ivar cursor_field: the field (or path) by which the stream reads incrementally; empty if it doesn't
     :ivar incremental: how the stream reads the records that changed; None if it can't
-    :ivar why_not_incremental: the problem where it can't, for the error
+    :ivar why_not_incremental: problem and remedy where it can't
     :ivar partition_fields: the fields of a slice that identify it; None for all of them.  A parent's
         ``updated_at`` must not be among them: a slice that changes between two attempts is a new one
     :ivar page_size: part of the fingerprint: pages of another size don't join the old ones
@@ -353,7 +353,10 @@ class Stream(ABC):
     casts: bool = False
     cursor_field: str | Sequence[str] = ()
     incremental: ChangesRead | None = None
-    why_not_incremental: str = "is not declared; add incremental: {cursor_field, start, send_as}"
+    why_not_incremental: tuple[str, str] = (
+        "is not declared",
+        "add incremental: {cursor_field, start, send_as}, or use a full refresh",
+    )
     partition_fields: Sequence[str] | None = None
     page_size: int | None = None
     public_config: Mapping[str, Any] | None = None

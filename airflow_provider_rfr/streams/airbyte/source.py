@@ -200,7 +200,8 @@ class _ManifestSource:
 
         def report(work: StreamWork) -> StreamReport:
             [stream] = interpreter.built([definition])
-            return specs.report_of(stream, self._paging(stream), _limits(interpreter, stream))
+            column = specs.cursor_column(stream.declared, interpreter.rendered)
+            return specs.report_of(stream, self._paging(stream), _limits(interpreter, stream), column)
 
         try:
             return self._working(report, None)
@@ -380,7 +381,7 @@ class ManifestStream(PagedStream):
         self._rebuild_for_changes = rebuild_for_changes
         self._hint = hint
         self.incremental = None if column is None else ManifestRead(self, column)
-        self.why_not_incremental = specs.why_not_incremental(interpreted.declared)
+        self.why_not_incremental = specs.why_not_incremental(interpreted.declared), "use a full refresh"
 
     @cached_property
     def json_schema(self) -> Mapping[str, Any] | None:  # type: ignore[override]  # some streams ask the API for it

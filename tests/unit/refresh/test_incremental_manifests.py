@@ -6,15 +6,18 @@ import copy
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.sync_state import read_state
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import parse_config
+from tests.unit.messages import raises
 from tests.unit.refresh.changing_api import (
     BY_STEPS,
     UNASKED,
@@ -270,3 +273,44 @@ def test_without_a_key_versions_are_appended(api: ChangingApi, tmp_path: Path) -
         ("1", moment(50)),
         ("2", moment(2)),
     ]
+
+
+@pytest.mark.parametrize("cursor", [None, {"type": "IncrementingCountCursor", "cursor_field": "seconds"}])
+def test_a_stream_without_a_datetime_cursor_is_refused_before_anything_is_asked(
+    cursor: Any, api: ChangingApi, tmp_path: Path
+) -> None:
+    synced = Synced(tmp_path, api, stream_of("/orders", cursor))
+    with raises(ConfigurationError) as refused:
+        synced.ours(moment(100))
+    assert refused.value.field == "streams.orders.incremental"
+    assert not api.asked
+
+
+def test_another_cursor_in_the_manifest_asks_for_a_full_refresh(api: ChangingApi, tmp_path: Path) -> None:
+    api.change("/orders", range(3), 0)
+    synced = Synced(tmp_path, api, stream_of("/orders", datetime_cursor()))
+    synced.sync(moment(100))
+    synced.manifest = manifest_of(stream_of("/orders", CURSORS["by numbers"]))
+    with raises(SyncStateError):
+        synced.ours(moment(200))
+    synced.sync(moment(200), full=True)
+
+
+def test_a_cursor_that_the_schema_lacks_becomes_a_column(api: ChangingApi, tmp_path: Path) -> None:
+    stream = stream_of("/orders", datetime_cursor())
+    del stream["schema_loader"]["schema"]["properties"]["updated_at"]
+    api.change("/orders", range(3), 0)
+    synced = Synced(tmp_path, api, stream)
+    synced.sync(moment(100))
+    api.change("/orders", [1], 50)
+    synced.sync(moment(200))
+
+
+def test_a_value_in_the_future_counts_as_the_opening_of_the_sync(api: ChangingApi, tmp_path: Path) -> None:
+    api.change("/orders", [1], 0)
+    api.change("/orders", [2], 24 * 365 * 100)
+    synced = Synced(tmp_path, api, stream_of("/orders", datetime_cursor()))
+    synced.ours(moment(100))
+    kept = read_state(synced.catalog.load_table(TABLE))
+    assert kept is not None and kept.of_source is not None
+    assert kept.of_source["updated_at"] < datetime.now(timezone.utc).isoformat()
