@@ -126,6 +126,8 @@ def check(args: Namespace) -> int:
             table = _table(report)
             print(report.name if table in (report.name, None) else f"{report.name}, in a target: {table}")
             print(f"  resumable: {report.resumable or 'not known'} ({report.why})")
+            if report.syncs:
+                print(f"  sync: {', '.join(report.syncs)} ({report.why_syncs})")
             print(f"  partitions: {' x '.join(report.partitions) or 'none'}")
             print(f"  primary key: {', '.join(report.primary_key) or 'none'}")
             columns = "" if report.columns is None else f", columns: {report.columns}"

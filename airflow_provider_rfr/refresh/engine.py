@@ -251,7 +251,7 @@ class Refresh:
             return
         place = f"streams.{self._stream.name}"
         if self._stream.incremental is None:
-            raise ConfigurationError(f"{place}.incremental", self._stream.why_not_incremental, "or use a full refresh")
+            raise ConfigurationError(f"{place}.incremental", *self._stream.why_not_incremental)
         if self._config.window is not None:
             problem = ""
             try:

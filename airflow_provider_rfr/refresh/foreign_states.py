@@ -182,7 +182,7 @@ def converted(state: ForeignState, stream: PagedStream) -> SyncState:
     read = stream.incremental
     if read is None:
         place = f"streams.{stream.name}.incremental"
-        raise ConfigurationError(place, stream.why_not_incremental, "or use a full refresh")
+        raise ConfigurationError(place, *stream.why_not_incremental)
     if state.tool == "airbyte" and isinstance(load_state(state.content), Complete):
         raise ConfigurationError("file", "says that the stream was read in full", "run once with full_refresh")
     if isinstance(read, StatefulRead):

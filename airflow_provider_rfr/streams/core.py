@@ -336,7 +336,7 @@ class Stream(ABC):
     :ivar cursor_type: of that field's values, which tell the newer one of two versions of a record: moments of ISO 8601
         or of a timestamp column, integers, or texts
     :ivar incremental: how the stream reads the records that changed; None if it can't
-    :ivar why_not_incremental: the problem where it can't, for the error
+    :ivar why_not_incremental: problem and remedy where it can't
     :ivar partition_fields: the fields of a slice that identify it; None for all of them.  A parent's
         ``updated_at`` must not be among them: a slice that changes between two attempts is a new one
     :ivar page_size: part of the fingerprint: pages of another size don't join the old ones
@@ -356,8 +356,9 @@ class Stream(ABC):
     cursor_field: str | Sequence[str] = ()
     cursor_type: Literal["datetime", "integer", "text"] = "datetime"
     incremental: ChangesRead | None = None
-    why_not_incremental: str = (
-        "is not declared; add incremental: {cursor_field, start, send_as}, or to a class cursor_field and state"
+    why_not_incremental: tuple[str, str] = (
+        "is not declared",
+        "add incremental: {cursor_field, start, send_as}, or to a class cursor_field and state, or use a full refresh",
     )
     partition_fields: Sequence[str] | None = None
     page_size: int | None = None
