@@ -308,6 +308,13 @@ _ONE_REFRESH = (
 _refresh = partial(_command, group="refresh", last=_OF_LAKE)
 
 
+_ARG_COMPONENTS = _file("--components", "Its components.py: Python code, which is run (default: none)")
+_SOURCE_SETTINGS = (
+    _file("--config", "Its configuration, YAML or JSON (default: none)"),
+    Arg(("--api-conn-id",), metavar="ID", help="Connection of type rfr_api with its secrets (default: none)"),
+    _ARG_COMPONENTS,
+)
+
 _state = partial(_command, group="refresh state", module="refresh", last=_OF_LAKE)
 _REFRESH = (
     _refresh(
@@ -346,13 +353,29 @@ _REFRESH = (
                 function="set_state",
                 example="raw.orders state.json",
             ),
+            _state(
+                "import",
+                "Set the state that an Airbyte connection or a dlt pipeline has come to",
+                _ARG_TABLE,
+                _file("state", "State messages of Airbyte, what its UI or API exports, or state.json of dlt"),
+                Arg(
+                    ("--source",),
+                    required=True,
+                    metavar="SOURCE",
+                    help="The source to sync from: a definition, a manifest of Airbyte, or package.module:Name",
+                ),
+                Arg(("--stream",), metavar="NAME", help="The stream in the file (default: the only one)"),
+                Arg(("--as",), dest="name", metavar="NAME", help="The stream in the source (default: the same name)"),
+                *_SOURCE_SETTINGS,
+                function="import_state",
+                example="raw.orders airbyte.json --source shop.yaml --stream orders",
+            ),
         ),
     ),
 )
 
 
 _ARG_MANIFEST = _file("file", "A manifest of Airbyte, YAML or JSON")
-_ARG_COMPONENTS = _file("--components", "Its components.py: Python code, which is run (default: none)")
 
 _manifest = partial(_command, group="manifest", module="source", last=(ARG_OUTPUT,), example="manifest.yaml")
 _MANIFEST = (
@@ -379,9 +402,7 @@ _SOURCE = (
             "Read on from the state in this file, if it is there, and write the new one to it; a page that was not"
             " read whole is read again (default: read from the start, print the state to standard error)",
         ),
-        _file("--config", "Its configuration, YAML or JSON (default: none)"),
-        Arg(("--api-conn-id",), metavar="ID", help="Connection of type rfr_api with its secrets (default: none)"),
-        _ARG_COMPONENTS,
+        *_SOURCE_SETTINGS,
         group="source",
         example="shop.yaml orders --limit 5",
     ),

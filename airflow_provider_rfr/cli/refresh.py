@@ -7,9 +7,10 @@ import logging
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_rfr.cli.common import answered, command, lake_of, print_columns, print_data, print_value, say
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.refresh.after_publish import PartLedger
     from airflow_provider_rfr.refresh.state import TableStatus
+    from airflow_provider_rfr.streams.core import Stream
 
 T = TypeVar("T")
 
@@ -367,6 +369,40 @@ def set_state(args: Namespace) -> None:
     snapshot_id = answered(lambda: write_state(catalog, args.table, state))
     if not print_data({"table": args.table, "snapshot_id": str(snapshot_id)}, args):
         say(f"Set the state of {args.table} in snapshot {snapshot_id}; the next sync starts from it")
+
+
+@command
+def import_state(args: Namespace) -> None:
+    """Set the state that another tool has come to, as a sync of the source's stream continues it."""
+    from airflow_provider_rfr.cli.source import source_of
+    from airflow_provider_rfr.lake.sync_state import load_existing, write_state
+    from airflow_provider_rfr.refresh.foreign_states import check_table, choose, converted, states_in
+    from airflow_provider_rfr.streams.loader import load_stream, load_streams
+    from airflow_provider_rfr.streams.paged import as_paged
+
+    try:
+        states = states_in(args.state.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError("state", f"{args.state} can't be read: {error}", "name a file with a state") from None
+    foreign, name = choose(states, args.stream), args.name or args.stream
+    source = source_of(Path(args.source), args)
+    if foreign.tool == "dlt" and "manifest" in source:
+        remedy = "use a definition of ours as the source, or a full refresh"
+        raise ConfigurationError("--source", "a manifest can't continue the state of a dlt pipeline", remedy)
+    stream = as_paged(load_stream(source, name) if name else _only(load_streams(source)))
+    state = converted(foreign, stream)
+    catalog = lake_of(args)
+    answered(lambda: check_table(stream, load_existing(catalog, args.table)))
+    snapshot_id = answered(lambda: write_state(catalog, args.table, state))
+    if not print_data({"table": args.table, "snapshot_id": str(snapshot_id), "state": state.to_json()}, args):
+        say(json.dumps(state.to_json(), indent=2, ensure_ascii=False))
+        say(f"Set the state of {args.table} in snapshot {snapshot_id}; the next sync starts from it")
+
+
+def _only(streams: Mapping[str, Stream]) -> Stream:
+    if len(streams) > 1:
+        raise ConfigurationError("--as", "is needed: the source has several streams", f"one of {', '.join(streams)}")
+    return next(iter(streams.values()))
 
 
 def _append_history(catalog: Catalog) -> None:

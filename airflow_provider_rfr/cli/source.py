@@ -37,7 +37,7 @@ def read(args: Namespace) -> None:
     # Before a request, so that a file that can't be written costs none.
     _keep(states, args)
     keep_rotated_tokens()
-    stream = load_stream(_source(args), args.stream)
+    stream = load_stream(source_of(args.file, args), args.stream)
     for message in read_streams([stream], state_manager=states):
         if isinstance(message, RecordMessage):
             if records == args.limit:
@@ -56,20 +56,23 @@ def read(args: Namespace) -> None:
     print(plain(f"{stream.name}: {records} records, state: {state}"), file=sys.stderr)
 
 
-def _source(args: Namespace) -> dict[str, Any]:
-    """Return the source of the file: a definition of ours or a manifest of Airbyte, with its configuration.
+def source_of(file: Path, args: Namespace) -> dict[str, Any]:
+    """Return the source of a file: a definition of ours or a manifest of Airbyte, with its configuration.
 
+    :param file: or ``package.module:Name``, where there is no such file
     :raises ConfigurationError: a file or the connection can't be read
     """
     from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
     from airflow_provider_rfr.hooks.api import settings_of
     from airflow_provider_rfr.streams.loader import is_manifest
 
-    source: dict[str, Any] = {"file": str(args.file)}
-    if is_manifest(args.file):
-        source = {"manifest": args.file, **({"components": args.components} if args.components else {})}
-    elif args.components:
-        raise ConfigurationError("--components", f"{args.file} is no manifest of Airbyte", "leave it out")
+    source: dict[str, Any] = {"file": str(file)}
+    if ":" in str(file) and not file.exists():
+        source = {"class": str(file)}
+    elif is_manifest(file):
+        source = {"manifest": file, **({"components": args.components} if args.components else {})}
+    if args.components and "manifest" not in source:
+        raise ConfigurationError("--components", f"{file} is no manifest of Airbyte", "leave it out")
     if args.config is not None:
         source["config"] = dict(config_of(args.config))
     settings = settings_of(args.api_conn_id)
@@ -123,6 +126,8 @@ def check(args: Namespace) -> int:
             table = _table(report)
             print(report.name if table in (report.name, None) else f"{report.name}, in a target: {table}")
             print(f"  resumable: {report.resumable or 'not known'} ({report.why})")
+            if report.syncs:
+                print(f"  sync: {', '.join(report.syncs)} ({report.why_syncs})")
             print(f"  partitions: {' x '.join(report.partitions) or 'none'}")
             print(f"  primary key: {', '.join(report.primary_key) or 'none'}")
             columns = "" if report.columns is None else f", columns: {report.columns}"

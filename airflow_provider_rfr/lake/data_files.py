@@ -214,11 +214,23 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
             chunks = [_cast(chunk, column.type, column.name) for chunk in table.column(column.name).chunks]
             values = pa.chunked_array(chunks, column.type)
         else:
-            values = pa.chunked_array([pa.nulls(table.num_rows, column.type)])
+            values = pa.chunked_array([_nulls(table.num_rows, column.type)])
         if not column.nullable and values.null_count:
             raise SchemaError(f"column {column.name} is required and {values.null_count} rows have no value for it")
         columns.append(values)
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """Return nulls that can be written. Those of ``pa.nulls`` are null in the required fields of a struct, too."""
+    if not _has_required_fields(kind):
+        return pa.nulls(count, kind)
+    # It imports pandas, which few tables need.
+    return pa.array([None], kind).take(pa.array(np.zeros(count, dtype=np.int64)))
+
+
+def _has_required_fields(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and any(not column.nullable or _has_required_fields(column.type) for column in kind)
 
 
 def _renamed(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -245,7 +257,7 @@ def _cast(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool = Tr
                 # field() respects the slice, and leaves the parent's nulls to the mask of the new struct.
                 child = _cast(array.field(numbers[column.name]), column.type, place, by_name=by_name)
             else:
-                child = pa.nulls(len(array), column.type)
+                child = _nulls(len(array), column.type)
             if not column.nullable and pc.any(pc.and_not(child.is_null(), array.is_null())).as_py():
                 raise SchemaError(f"column {place} is required and some rows have no value for it")
             children.append(child)

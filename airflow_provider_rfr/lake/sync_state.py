@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,16 +58,22 @@ class SyncState:
         primary key
     :ivar values: the largest cursor value seen, as text, by the key of the partition (``{}`` for an undivided stream)
     :ivar unlisted: for how many syncs in a row a partition was not listed, by its key
+    :ivar of_source: the state in the form of the source, which alone reads it; None where ``values`` are the state
     """
 
     rules: Mapping[str, Any]
     values: Mapping[str, str]
     unlisted: Mapping[str, int] = field(default_factory=dict)
+    of_source: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, which :meth:`from_json` reads."""
         content = {"version": _FORMAT, "rules": dict(self.rules), "values": dict(self.values)}
-        return {**content, "unlisted": dict(self.unlisted)} if self.unlisted else content
+        if self.unlisted:
+            content["unlisted"] = dict(self.unlisted)
+        if self.of_source is not None:
+            content["of_source"] = dict(self.of_source)
+        return content
 
     @classmethod
     def from_json(cls, value: Any) -> SyncState:
@@ -79,17 +85,20 @@ class SyncState:
             raise SyncStateError(f"a state must be a mapping, is {type(value).__name__}")
         if value.get("version") != _FORMAT:
             raise SyncStateError(f"the state has version {value.get('version')!r}, this release reads {_FORMAT}")
-        unknown = sorted(value.keys() - {"version", "rules", "values", "unlisted"})
+        unknown = sorted(value.keys() - {"version", *(column.name for column in fields(cls))})
         if unknown:
             raise SyncStateError(f"the state has an unknown field {unknown[0]!r}")
         rules, values, unlisted = value.get("rules"), value.get("values"), value.get("unlisted", {})
+        of_source = value.get("of_source")
         if not isinstance(rules, Mapping):
             raise SyncStateError("rules of the state must be a mapping")
         if not isinstance(values, Mapping) or not all(isinstance(item, str) for item in values.values()):
             raise SyncStateError("values of the state must be a mapping of partitions to texts")
         if not isinstance(unlisted, Mapping) or not all(type(item) is int for item in unlisted.values()):
             raise SyncStateError("unlisted of the state must be a mapping of partitions to numbers")
-        return cls(dict(rules), dict(values), dict(unlisted))
+        if of_source is not None and not isinstance(of_source, Mapping):
+            raise SyncStateError("of_source of the state must be a mapping")
+        return cls(dict(rules), dict(values), dict(unlisted), None if of_source is None else dict(of_source))
 
     @property
     def digest(self) -> str:

@@ -18,6 +18,7 @@ from airflow_provider_rfr.documents import DocumentError, problems_of, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.redaction import secrets_in
 from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of, tables_of
+from airflow_provider_rfr.streams.incremental import CursorWindow
 
 
 class _Document(BaseModel):
@@ -240,6 +241,7 @@ class RefreshConfig(_Document):
     """The whole document.
 
     :ivar sync: ``full`` reads everything; ``incremental`` what changed since the last sync, and everything at first
+    :ivar window: ``start/end``: read this part of the cursor's values instead, and leave the state as it is
     :ivar store: SQLAlchemy's address of the control store, which takes rows of the history tables, and keeps refresh
         tokens that replace the configured ones
     """
@@ -249,6 +251,7 @@ class RefreshConfig(_Document):
     target: str
     lake: _LakeDocument
     sync: Literal["full", "incremental"] = "full"
+    window: str | None = None
     options: RefreshOptions = RefreshOptions()
     run: _RunDocument = _RunDocument()
     store: SecretStr | None = None
@@ -265,11 +268,20 @@ class RefreshConfig(_Document):
             raise ValueError(str(error)) from None
         return self
 
+    @field_validator("window")
+    @classmethod
+    def _is_window(cls, value: str | None) -> str | None:
+        if value is not None:
+            CursorWindow.parse(value)
+        return value
+
     @model_validator(mode="after")
     def _mode_fits_sync(self) -> RefreshConfig:
         mode = self.options.mode
         if self.sync == "full" and mode == "merge":
             raise ValueError("options.mode: merge needs sync: incremental")
+        if self.sync == "full" and self.window is not None:
+            raise ValueError("window: needs sync: incremental; leave it out of a full refresh")
         if self.sync == "incremental" and mode == "replace":
             raise ValueError("options.mode: an incremental sync needs append or merge")
         return self

@@ -7,7 +7,9 @@ that can't be read as such is null: it is of no use as a cursor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,7 +22,8 @@ from airflow_provider_rfr.streams.moments import moment_of, read_moment, write_m
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TICK: Final = timedelta(microseconds=1)
 _MANY_DIGITS: Final = pa.decimal128(38, 0)
-_SCALE: Final = {"epoch": 1_000_000, "epoch_ms": 1_000}
+_LARGEST: Final = 2.0**62
+_SCALE: Final = {"epoch": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1}
 
 
 def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
@@ -43,8 +46,9 @@ def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
             return array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
         if pa.types.is_date(kind):
             return array.cast(pa.date32()).cast(pa.timestamp("us")).cast(pa.int64())
-        if pa.types.is_integer(kind) and column.format in _SCALE:
-            return pc.multiply(array.cast(pa.int64()), _SCALE[column.format])
+        scale = next((_SCALE[form] for form in _formats(column) if form in _SCALE), None)
+        if scale is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            return _scaled(array, scale)
         if _is_text(kind):
             return _read_distinct(array, _moment_reader(column))
     raise ConfigurationError(
@@ -52,6 +56,19 @@ def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
         f"is a column of type {kind}, which is no {column.kind}",
         "declare the column's type (columns), or the cursor's own (incremental.type, incremental.format)",
     )
+
+
+def _scaled(array: pa.Array, scale: int) -> pa.Array:
+    """Return seconds, or parts of them, as microseconds."""
+    if pa.types.is_floating(array.type):
+        values = pc.round(pc.multiply(array.cast(pa.float64()), float(scale)))
+        return pc.if_else(pc.less(pc.abs(values), _LARGEST), values, None).cast(pa.int64())
+    return pc.multiply(array.cast(pa.int64()), scale)
+
+
+def _formats(column: CursorColumn) -> tuple[str, ...]:
+    """Return the formats in the order in which they are tried."""
+    return (*column.tried_before, column.format)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -68,27 +85,31 @@ def _read_distinct(array: pa.Array, read: Callable[[str], int | None]) -> pa.Arr
 def _moment_reader(column: CursorColumn) -> Callable[[str], int | None]:
     zone = zone_of(column.timezone)
 
-    def parse(text: str) -> datetime:
-        if column.format == "iso":
-            return moment_of(text, zone)
-        moment = datetime.strptime(text, column.format)
-        return moment if moment.tzinfo else moment.replace(tzinfo=zone)
+    def parse(text: str, form: str) -> int:
+        if form in _SCALE:
+            return int(Decimal(text) * _SCALE[form])
+        moment = moment_of(text, zone) if form == "iso" else datetime.strptime(text, form)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+        return (moment - _EPOCH) // _TICK
 
     def read(text: str) -> int | None:
-        try:
-            if column.format in _SCALE:
-                return int(text) * _SCALE[column.format]
-            return (parse(text) - _EPOCH) // _TICK
-        except (ValueError, OverflowError):
-            return None
+        for form in _formats(column):
+            with suppress(ValueError, ArithmeticError):
+                return parse(text, form)
+        return None
 
     return read
+
+
+def moment_in(value: Any) -> datetime:
+    """Return the moment of a comparable value, in UTC."""
+    return _EPOCH + timedelta(microseconds=int(value))
 
 
 def text_of(value: Any, column: CursorColumn) -> str:
     """Return a comparable value as the text that a state keeps."""
     if column.kind == "datetime":
-        return write_moment(_EPOCH + timedelta(microseconds=int(value)))
+        return write_moment(moment_in(value))
     return value.decode() if column.kind == "text" else str(int(value))
 
 

@@ -24,7 +24,6 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
-from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, maintain
 from airflow_provider_rfr.refresh.budget import BudgetLimiter, StreamBudget
@@ -49,6 +48,7 @@ from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReade
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.sync import SyncPlan, rules_of
 from airflow_provider_rfr.streams.core import ParentReader, ReadContext, unique_slices
+from airflow_provider_rfr.streams.incremental import CursorWindow
 from airflow_provider_rfr.streams.paged import PagedStream
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class Refresh:
         name = config.target_of(stream.name)
         self._catalog = catalog
         self._target = TargetTable(catalog, name)
+        self._window: CursorWindow | None = None
         self._check_sync()
         self.ledger = Ledger(LedgerTable.load_or_create(catalog, name, part))
         self._prints: Fingerprints
@@ -211,13 +212,15 @@ class Refresh:
     def _open(self) -> PartitionBook | None:
         """Open a generation or take one over; None if it is published already."""
         run, header = self._config.run, self.ledger.header
-        prints, state = self._plan_sync(header)
+        prints, base = self._plan_sync(header)
+        window = None if self._sync is None else self._sync.window
         publication = self._target.published(self.ledger.id)
         outcome = None
         if header is not None and publication is not None and publication.generation == header.generation:
             outcome = outcome_of(publication, header)
-        base = None if state is None else state.digest
-        decision = decide(header, prints, self._options, run.key, on_target=outcome is not None, base_state=base)
+        decision = decide(
+            *(header, prints, self._options, run.key), on_target=outcome is not None, base_state=base, window=window
+        )
         _log.info("%s: %s", self.figures.target, decision.reason)
         if outcome is not None and header is not None and header.state is RefreshState.OPEN:
             # The attempt that published it did not come to marking it so.
@@ -229,8 +232,8 @@ class Refresh:
                 read_fingerprint=prints.read,
                 publish_fingerprint=prints.publish,
                 run_key=run.key,
-                labels={**self._labels(), "base_state": base},
-                **({} if self._sync is None else {"describe": self._sync.window}),
+                labels={**self._labels(), "base_state": base, "fixed_window": window and str(window)},
+                **({} if self._sync is None else {"describe": self._sync.span_of}),
             )
         assert header is not None
         if decision.opening is Opening.PUBLISHED:
@@ -249,8 +252,15 @@ class Refresh:
             return
         place = f"streams.{self._stream.name}"
         if self._stream.incremental is None:
-            remedy = "add incremental: {cursor_field, start, send_as}, or use a full refresh"
-            raise ConfigurationError(f"{place}.incremental", "is not declared", remedy)
+            raise ConfigurationError(f"{place}.incremental", *self._stream.why_not_incremental)
+        if self._config.window is not None:
+            problem = ""
+            try:
+                self._window = CursorWindow.parse(self._config.window, self._stream.incremental.column)
+            except ValueError as error:
+                problem, _, remedy = str(error).partition("; ")
+            if problem:
+                raise ConfigurationError("window", problem, remedy)
         if self._options.mode == "merge" and not self._stream.primary_key:
             raise ConfigurationError(f"{place}.primary_key", "is not declared, and merge needs it", "or write: append")
         if self._options.replace_where is not None:
@@ -258,31 +268,35 @@ class Refresh:
                 "options.replace_where", "goes with a full refresh", "leave it out of an incremental sync"
             )
 
-    def _plan_sync(self, header: LedgerHeader | None) -> tuple[Fingerprints, SyncState | None]:
-        """Choose between the changes and all records; return the fingerprints, and the state that is continued.
+    def _plan_sync(self, header: LedgerHeader | None) -> tuple[Fingerprints, str | None]:
+        """Choose between the changes, a window and all records; return the fingerprints, and the digest of the state
+        that is continued.
 
         A full refresh that was begun is finished first, whichever kind of sync finds it.
         """
         definition = self._stream, self._relocations, self._options, self._target.columns
         full = fingerprints_of(*definition)
-        read, state = self._stream.incremental, None
+        read, state, window = self._stream.incremental, None, self._window
         if self._config.sync == "incremental":
             state = self._target.sync_state()
             is_begun = header is not None and header.state is RefreshState.OPEN and header.base_state is None
             if is_begun and header is not None and header.read_fingerprint == full.read:
                 _log.info("%s: a full refresh was begun, and is finished first", self.figures.target)
-                state = None
+                state, window = None, None
         if read is not None:
-            self._sync = SyncPlan(read, rules_of(self._stream, read), state)
+            self._sync = SyncPlan(read, rules_of(self._stream, read), state, window)
             self._sync.check(self.figures.target)
-        self._prints = full if state is None else fingerprints_of(*definition, incremental=True)
-        return self._prints, state
+        is_full = self._sync is None or self._sync.is_full
+        self._prints = full if is_full else fingerprints_of(*definition, incremental=True, window=window)
+        return self._prints, None if state is None or window is not None else state.digest
 
     def _changed_slices(self) -> Iterable[Mapping[str, Any]] | None:
         """Return the slices of a sync that reads changes; None for those of the whole stream."""
+        if self._sync is not None and self._sync.window is not None:
+            return self._sync.read.window_slices(self._sync.window)
         if self._sync is None or self._sync.state is None:
             return None
-        return self._sync.read.slices(self._sync.state.values, datetime.now(timezone.utc))
+        return self._sync.slices(self._sync.state, datetime.now(timezone.utc))
 
     def _labels(self) -> dict[str, Any]:
         """Return the attempt's fields of the header that do not describe its work."""

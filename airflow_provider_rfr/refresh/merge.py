@@ -62,6 +62,7 @@ class MergeCounts:
     :ivar deleted: records that removed a row
     :ivar unknown_deletions: records that were to remove a row that is not there
     :ivar older_versions: records of which the batch has a newer one
+    :ivar outside: records outside of the window that was asked for
     """
 
     inserted: int = 0
@@ -71,12 +72,13 @@ class MergeCounts:
     deleted: int = 0
     unknown_deletions: int = 0
     older_versions: int = 0
+    outside: int = 0
 
     @property
     def read(self) -> int:
         """Return the records of the batch."""
         found = self.inserted + self.updated + self.unchanged + self.stale
-        return found + self.deleted + self.unknown_deletions + self.older_versions
+        return found + self.deleted + self.unknown_deletions + self.older_versions + self.outside
 
     @property
     def changes_rows(self) -> bool:

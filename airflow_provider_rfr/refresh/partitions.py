@@ -180,6 +180,19 @@ def live_pages(table: pa.Table, cursors: Mapping[int, Cursor]) -> pa.Table:
     return table.filter(pa.array((page > 0) & (chain == live_chain[ordinal])))
 
 
+def last_tokens(pages: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Any]:
+    """Return the token of each partition's last page, by ordinal; None for a first page.
+
+    :param pages: as of :func:`live_pages`
+    """
+    last = np.zeros(max(cursors, default=-1) + 1, dtype=np.int64)
+    for number, cursor in cursors.items():
+        last[number] = cursor.pages
+    ends = pages.filter(pa.array(pages["page"].to_numpy() == last[pages["partition_ordinal"].to_numpy()]))
+    texts = zip(ends["partition_ordinal"].to_pylist(), ends["token_in"].to_pylist(), strict=True)
+    return {number: None if text is None else orjson.loads(text) for number, text in texts}
+
+
 def check_gapless(pages: pa.Table, cursors: Mapping[int, Cursor]) -> None:
     """Check that every live chain has as many rows as pages; raise :class:`ReconciliationError` for the first other.
 

@@ -40,6 +40,7 @@ from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, Ta
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
+from airflow_provider_rfr.refresh.cursor_values import value_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.merge import MergeCounts
 from airflow_provider_rfr.refresh.merge_task import KeyRules
@@ -51,6 +52,7 @@ from airflow_provider_rfr.refresh.partitions import (
     check_ignored_tokens,
     check_promises,
     cursors_of,
+    last_tokens,
     live_pages,
 )
 from airflow_provider_rfr.refresh.publish_task import (
@@ -66,7 +68,7 @@ from airflow_provider_rfr.refresh.publish_task import (
 )
 from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.sync import SyncChanges, SyncPlan
-from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
+from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn, StatefulRead
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)
@@ -77,7 +79,7 @@ _COMMIT_SECONDS = 600.0
 _KEYS_A_BUCKET = 4_000_000
 
 
-_CHANGES = tuple(field.name for field in fields(MergeCounts))
+_CHANGES = tuple(count.name for count in fields(MergeCounts))
 
 
 def _changes_in(counts: Mapping[str, Any]) -> dict[str, int] | None:
@@ -403,8 +405,17 @@ class Publisher:
             casts=self.stream.casts,
             cursor=None if self.sync is None or not rows else self._cursor_in(target.rows),
             index=self._index_of(target.rows) if rows else None,
+            window=self._window,
         )
         return [replace(task, source=share) for share in shares], target
+
+    @property
+    def _window(self) -> tuple[int, int] | None:
+        """Return the comparable bounds of the rows that count; None for all."""
+        if self.sync is None or self.sync.window is None:
+            return None
+        window, column = self.sync.window, self.sync.read.column
+        return value_of(window.start, column), value_of(window.end, column)
 
     def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
         """Plan the table's columns; return the target of this attempt's files."""
@@ -461,7 +472,7 @@ class Publisher:
             )
         rows = sum((Counter(result.rows_by_partition) for result in results), Counter[int]())
         written = sum(file.file.rows for result in results for file in result.written)
-        written += sum(result.changes.deleted for result in results)
+        written += sum(result.changes.deleted + result.changes.outside for result in results)
         wrong = [n for n, cursor in self.book.cursors.items() if rows[n] != cursor.records]
         if wrong or written != staged:
             place = f", first in partition {self.book.keys[wrong[0]]}" if wrong else ""
@@ -581,6 +592,14 @@ class Publisher:
             )
         return column
 
+    def _last_tokens(self) -> dict[int, Any]:
+        """Return the token of each partition's last page, where the stream's own state may be in it."""
+        is_stateful = self.sync is not None and isinstance(self.sync.read, StatefulRead)
+        if not is_stateful or (table := self.ledger.read_pages()) is None:
+            return {}
+        cursors = cursors_of(table)
+        return last_tokens(live_pages(table, cursors), cursors)
+
     def _state_after_full(
         self, header: LedgerHeader, results: Sequence[PublishResult], side: SideFiles
     ) -> dict[str, str]:
@@ -590,7 +609,8 @@ class Publisher:
         if self.sync is None:
             return dict(NO_STATE) if self.target.has_state else {}
         seen = SyncChanges.of(results).seen
-        return state_properties(self.sync.next_state(self.book.slices, seen, header.opened_at), side)
+        after = self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens())
+        return state_properties(after, side)
 
     def _scratch(self, header: LedgerHeader) -> str:
         return f"{self.ledger.folder}/publish-{header.epoch}"

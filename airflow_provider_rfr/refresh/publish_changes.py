@@ -33,7 +33,7 @@ from airflow_provider_rfr.refresh.merge_task import ChangeBatch, IndexedFile, Ke
 from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
 from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, commit_summary, committed
 from airflow_provider_rfr.refresh.publish_task import PublishResult, PublishTask, WrittenFile, drop_rows
-from airflow_provider_rfr.refresh.state import LedgerHeader
+from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader
 from airflow_provider_rfr.refresh.sync import SyncChanges
 from airflow_provider_rfr.streams.core import key_paths
 
@@ -43,7 +43,7 @@ _MOVED: Final = "moved-"
 
 
 class ChangesPublisher(Publisher):
-    """A publisher of the records that changed since the last sync."""
+    """A publisher of the records that changed since the last sync, or of those of a window."""
 
     @property
     def _options(self) -> RefreshOptions:
@@ -102,24 +102,26 @@ class ChangesPublisher(Publisher):
         results: Sequence[PublishResult],
     ) -> PublishOutcome:
         """Merge the rows into the table in one commit; in none where neither rows nor state change."""
-        sync, before = self.sync, None if self.sync is None else self.sync.state
+        sync = self.sync
         assert sync is not None
-        assert before is not None
+        before, state = None if sync.window is not None else sync.state, None
+        if before is not None:
+            state = sync.next_state(self.book.slices, changes.seen, header.opened_at, self._last_tokens())
         written = {file.file.location: file for result in results for file in result.written}
         merge = self._merge_of(task, target, written, results)
-        state = sync.next_state(self.book.slices, changes.seen, header.opened_at)
 
         def commit() -> PublishOutcome:
             if (earlier := self._reload(header)) is not None:
                 return earlier
-            current = self.target.sync_state()
-            if current is None or current.digest != before.digest:
+            current = None if before is None else self.target.sync_state()
+            if before is not None and (current is None or current.digest != before.digest):
                 raise LedgerError(
                     f"the state of {self.target.name} changed after this sync was opened, by a rollback or by"
                     " another writer; the next attempt reads what it then lacks"
                 )
             plan = merge.plan(self.target.reader(), self.target.live_files())
-            if not plan.counts.changes_rows and not sync.moves_state(state):
+            plan = replace(plan, counts=replace(plan.counts, outside=changes.outside))
+            if not plan.counts.changes_rows and (state is None or not sync.moves_state(state)):
                 target.discard()
                 return PublishOutcome(
                     self.target.snapshot_id, plan.rows, pages_skipped=self.skipped, changes=asdict(plan.counts)
@@ -153,7 +155,7 @@ class ChangesPublisher(Publisher):
         return Merge(self.jobs, store, batch, rules, rewrites, limits, files, without)
 
     def _commit_merge(
-        self, header: LedgerHeader, target: FileTarget, plan: MergePlan, state: SyncState
+        self, header: LedgerHeader, target: FileTarget, plan: MergePlan, state: SyncState | None
     ) -> PublishOutcome:
         counts = asdict(plan.counts)
         rows = plan.counts.inserted + plan.counts.updated
@@ -164,13 +166,16 @@ class ChangesPublisher(Publisher):
         if not plan.counts.changes_rows:
             # Only the state moves: nobody is to be told of new rows.
             del summary[EVENT_KEY]
+        if header.fixed_window is not None:
+            summary[f"{PREFIX}window"] = header.fixed_window
         if plan.doubled:
             _log.warning("%s: %s rows had a key that another row has, too", self.target.name, plan.doubled)
         new = [file.describe(target.layout) for file in plan.new]
         # Without old files it is a plain append.
         changes = self._changes(target, plan) if plan.old else None
         with naming(target.folder), self.target.side_files() as side:
-            summary |= state_properties(state, side)
+            if state is not None:
+                summary |= state_properties(state, side)
             if changes is not None:
                 summary |= changes.properties(plan.deleted, side)
             publication = self.target.merge(plan.old, new, (self.ledger.id, header.generation), summary)

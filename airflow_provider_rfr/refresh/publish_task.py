@@ -181,6 +181,7 @@ class PublishTask:
     :ivar casts: as of :class:`~airflow_provider_rfr.streams.core.Stream`
     :ivar cursor: the column whose greatest values the result has; None for none
     :ivar index: rules of the index that is written beside each file instead of a companion, for a merge; None for none
+    :ivar window: the least comparable cursor value of the rows that count, and the least one beyond; None for all
     """
 
     source: LedgerFiles
@@ -197,6 +198,7 @@ class PublishTask:
     constants: tuple[tuple[str, pa.Scalar], ...] = ()
     cursor: CursorColumn | None = None
     index: KeyRules | None = None
+    window: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,7 @@ class TaskChanges:
     :ivar seen: the greatest cursor value of a partition, by its place
     :ivar without_cursor: records without a usable cursor value
     :ivar without_key: the first record without a whole key, as the error names it; None if all have one
+    :ivar outside: records outside of the window, which are left out
     """
 
     deletions: list[str] = field(default_factory=list)
@@ -244,6 +247,7 @@ class TaskChanges:
     seen: dict[int, Any] = field(default_factory=dict)
     without_cursor: int = 0
     without_key: str | None = None
+    outside: int = 0
 
 
 def run_publish_task(task: PublishTask) -> PublishResult:
@@ -285,6 +289,8 @@ class _ChangeFinder:
             self._note_cursors(table, self._task.cursor, pages, ordinals)
         if self._task.index is not None and self.found.without_key is None:
             self._check_keys(table, self._task.index.primary_key, pages)
+        if self._task.cursor is not None and self._task.window is not None:
+            table = self._within(table, self._task.cursor, *self._task.window)
         return self._without_deletions(table) if DELETED_FIELD in table.column_names else table
 
     def _note_cursors(
@@ -311,6 +317,17 @@ class _ChangeFinder:
                         self.found.without_key = f"{place}: {'.'.join(path)} is null"
                         return
                     row -= page.record_count
+
+    def _within(self, table: pa.Table, column: CursorColumn, start: int, end: int) -> pa.Table:
+        """Return the rows of a window; a row without a cursor value is kept, as in every sync."""
+        import pyarrow.compute as pc
+
+        values = comparable(table[column.name], column)
+        least, beyond = (pa.scalar(value).cast(values.type) for value in (start, end))
+        inside = pc.and_(pc.greater_equal(values, least), pc.less(values, beyond))
+        kept = table.filter(pc.fill_null(inside, True))
+        self.found.outside += table.num_rows - kept.num_rows
+        return kept
 
     def _without_deletions(self, table: pa.Table) -> pa.Table:
         """Return the rows of the other records; write the index of the deletions."""

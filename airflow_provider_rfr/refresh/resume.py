@@ -29,6 +29,7 @@ from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
+from airflow_provider_rfr.streams.incremental import CursorWindow
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)
@@ -224,12 +225,14 @@ def fingerprints_of(
     table: str | None = None,
     *,
     incremental: bool = False,
+    window: CursorWindow | None = None,
 ) -> Fingerprints:
     """Return the stream's fingerprints; secrets are not part of them.
 
     :param relocations: of the API
     :param table: text of the target's columns and partitioning
     :param incremental: only changes are read
+    :param window: only these values of the cursor are read
     """
     published = {"json_schema": stream.json_schema, "primary_key": stream.primary_key}
     if stream.columns:
@@ -239,6 +242,8 @@ def fingerprints_of(
     if options is not None and options.constants:
         published["constants"] = options.constants
     read = {**stream.fingerprint(), **({"sync": "incremental"} if incremental else {})}
+    if window is not None:
+        read["window"] = str(window)
     rules: dict[str, Any] = {
         "published": published,
         "options": (options or RefreshOptions()).publish_rules(),
@@ -259,12 +264,14 @@ def decide(
     *,
     on_target: bool,
     base_state: str | None = None,
+    window: CursorWindow | None = None,
     now: datetime | None = None,
 ) -> _Decision:
     """Choose the attempt's action for the newest generation.
 
     :param on_target: whether that generation is published on the target, whatever its header says
     :param base_state: digest of the table's state that an incremental sync continues
+    :param window: the only values of the cursor that are to be read
     """
     if header is None:
         return _Decision(Opening.NEW, "no refresh of this table was begun before")
@@ -281,8 +288,10 @@ def decide(
         return _Decision(Opening.PUBLISHED, f"generation {number} was published already by this run; nothing was read")
     if options.force_restart and not own:
         return _Decision(Opening.NEW, f"force_restart: generation {number} is abandoned")
-    if base_state != header.base_state:
+    if (base_state, window and str(window)) != (header.base_state, header.fixed_window):
         changed = f"generation {number} was opened for another kind of sync"
+        if window and header.fixed_window:
+            changed = f"generation {number} was opened for another window, {header.fixed_window}"
         if base_state and header.base_state:
             changed = f"the table was rolled back, or synced by others, since generation {number} was opened"
         return _Decision(Opening.NEW, f"{changed}, so it is abandoned")

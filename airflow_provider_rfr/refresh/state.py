@@ -122,7 +122,8 @@ class LedgerHeader:
     :ivar error: what the last attempt that said so ended with, without secrets; it stays while the next one
         of the same DAG works
     :ivar run_key: the run that holds the generation
-    :ivar base_state: digest of the table's state that an incremental sync continues; None for a full refresh
+    :ivar base_state: digest of the table's state that an incremental sync continues; None for a full refresh, and for
+        a window
     :ivar mode: of the publish: ``replace``, ``append``, or ``merge`` by primary key
     :ivar window_from: the least lower bound that an incremental sync asks for, frozen when it was opened, as a state
         writes values; None for a full refresh
@@ -130,6 +131,7 @@ class LedgerHeader:
     :ivar changes: records of a published incremental sync by what became of them, as of
         :class:`~airflow_provider_rfr.refresh.merge.MergeCounts`, and ``doubled_keys``, rows of the table beyond the
         first of their key that were replaced as well; None for a full refresh, and before the publish
+    :ivar fixed_window: the part of the cursor's values that is read, as ``start/end``; None if it is not fixed
     :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
     :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
         ``map_index`` (-1 where the task is not mapped) likewise
@@ -162,6 +164,7 @@ class LedgerHeader:
     window_from: str | None = None
     window_to: str | None = None
     changes: dict[str, int] | None = None
+    fixed_window: str | None = None
     replace_where: str | None = None
     dag_id: str | None = None
     dag_run_id: str | None = None
@@ -558,6 +561,7 @@ class TableStatus:
             "window": header.window and {"from": header.window_from, "to": header.window_to},
             "changes": header.changes,
             "last_result": self.last_result,
+            "fixed_window": header.fixed_window,
             "generation": header.generation,
             "percent": self.percent,
             "seconds_left": None if progress.seconds_left is None or not is_reading else round(progress.seconds_left),

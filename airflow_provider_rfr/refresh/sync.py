@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import SyncState
-from airflow_provider_rfr.refresh.cursor_values import greatest, least, text_of
+from airflow_provider_rfr.refresh.cursor_values import greatest, least, moment_in, text_of
 from airflow_provider_rfr.streams.core import key_paths
-from airflow_provider_rfr.streams.incremental import IncrementalRead
+from airflow_provider_rfr.streams.incremental import ChangesRead, CursorWindow, StatefulRead
 from airflow_provider_rfr.streams.moments import write_moment
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -26,7 +26,7 @@ _FORGOTTEN_AFTER: Final = 10
 """Syncs in a row that do not list a partition, after which its value is dropped from the state."""
 
 
-def rules_of(stream: PagedStream, read: IncrementalRead) -> dict[str, Any]:
+def rules_of(stream: PagedStream, read: ChangesRead) -> dict[str, Any]:
     """Return the rules under which a state can be continued."""
     column = read.column
     cursor = {"field": column.name, "type": column.kind, "format": column.format, "timezone": column.timezone}
@@ -39,16 +39,18 @@ class SyncPlan:
 
     :ivar rules: as of :func:`rules_of`
     :ivar state: of the table when the generation was opened; None for a full refresh, which replaces it
+    :ivar window: the only values of the cursor that are read; then the state stays as it is
     """
 
-    read: IncrementalRead
+    read: ChangesRead
     rules: Mapping[str, Any]
     state: SyncState | None
+    window: CursorWindow | None = None
 
     @property
     def is_full(self) -> bool:
         """Tell whether all rows are read, and replace the table's."""
-        return self.state is None
+        return self.state is None and self.window is None
 
     def check(self, table: str) -> None:
         """Check that the table's state can be continued.
@@ -63,7 +65,15 @@ class SyncPlan:
             f" {json.dumps(self.rules)}; run once with full_refresh: true"
         )
 
-    def next_state(self, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime) -> SyncState:
+    def slices(self, state: SyncState, opened_at: datetime) -> Iterable[Mapping[str, Any]]:
+        """Return the slices that ask for the changes since the state."""
+        if isinstance(self.read, StatefulRead):
+            return self.read.slices_after(state.of_source or {})
+        return self.read.slices(state.values, opened_at)
+
+    def next_state(
+        self, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime, tokens: Mapping[int, Any]
+    ) -> SyncState:
         """Return the state after the generation is published.
 
         A partition's value is the greatest that was ever seen in it, and never goes back. It is not later than the
@@ -72,7 +82,10 @@ class SyncPlan:
         :param slices: JSON of each partition's slice
         :param seen: the greatest comparable value, by the partition's place; missing where there was none
         :param opened_at: when the generation was opened
+        :param tokens: the token of each partition's last page, by the partition's place
         """
+        if isinstance(self.read, StatefulRead):
+            return self._next_state_of_source(self.read.with_last_tokens(tokens), slices, seen, opened_at)
         column, before = self.read.column, self.state.values if self.state is not None else {}
         values, listed = dict(before), set()
         latest = write_moment(opened_at - self.read.settle if self.is_full else opened_at)
@@ -93,7 +106,7 @@ class SyncPlan:
         kept = {key: value for key, value in values.items() if key not in forgotten}
         return SyncState(self.rules, kept, {key: count for key, count in counts.items() if key not in forgotten})
 
-    def window(self, slices: Sequence[str]) -> dict[str, str | None]:
+    def span_of(self, slices: Sequence[str]) -> dict[str, str | None]:
         """Return the fields of the ledger's header that say which changes the slices ask for; none if they ask for all.
 
         :param slices: JSON of each partition's slice
@@ -107,8 +120,22 @@ class SyncPlan:
             "window_to": greatest(*(upper for _, upper in bounds), column=column),
         }
 
+    def _next_state_of_source(
+        self, read: StatefulRead, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime
+    ) -> SyncState:
+        largest = {}
+        if read.column.kind == "datetime":
+            # As above, a time that has not come yet must not hide later changes.
+            largest = {ordinal: min(moment_in(value), opened_at) for ordinal, value in seen.items()}
+        before = None if self.state is None else self.state.of_source
+        after = read.state_after(before, [json.loads(text) for text in slices], largest, opened_at)
+        return SyncState(self.rules, {}, of_source=after)
+
     def moves_state(self, after: SyncState) -> bool:
         """Tell whether a commit is worth it that changes no row: the state advances by a step of the stream."""
+        if isinstance(self.read, StatefulRead):
+            before = None if self.state is None else self.state.of_source
+            return self.read.moves(before or {}, after.of_source or {})
         return self.read.moves_by_steps and (self.state is None or after.values != self.state.values)
 
 
@@ -119,24 +146,27 @@ class SyncChanges:
     :ivar seen: the greatest comparable cursor value, by the place of the partition
     :ivar without_cursor: records without a usable cursor value
     :ivar without_key: the first record without a whole key
+    :ivar outside: records outside of the window
     """
 
     seen: Mapping[int, Any]
     without_cursor: int
     without_key: str | None
+    outside: int
 
     @classmethod
     def of(cls, results: Iterable[PublishResult]) -> SyncChanges:
         """Gather the results of all tasks."""
         seen: dict[int, Any] = {}
-        without_cursor, without_key = 0, None
+        without_cursor, without_key, outside = 0, None, 0
         for result in results:
             changes = result.changes
             for ordinal, value in changes.seen.items():
                 seen[ordinal] = max(seen.get(ordinal, value), value)
             without_cursor += changes.without_cursor
             without_key = without_key or changes.without_key
-        return cls(seen, without_cursor, without_key)
+            outside += changes.outside
+        return cls(seen, without_cursor, without_key, outside)
 
     def check(self, table: str, staged: int) -> None:
         """Check that the records can be merged.

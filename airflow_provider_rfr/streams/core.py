@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.streams.incremental import IncrementalRead
+    from airflow_provider_rfr.streams.incremental import ChangesRead
     from airflow_provider_rfr.streams.tokens import TokenOwner
 
 _log = logging.getLogger(__name__)
@@ -333,7 +333,10 @@ class Stream(ABC):
     :ivar casts: text that holds a number or a boolean fits a column of such, and an object fits a string column as its
         JSON text; without it such values do not fit
     :ivar cursor_field: the field (or path) by which the stream reads incrementally; empty if it doesn't
+    :ivar cursor_type: of that field's values, which tell the newer one of two versions of a record: moments of ISO 8601
+        or of a timestamp column, integers, or texts
     :ivar incremental: how the stream reads the records that changed; None if it can't
+    :ivar why_not_incremental: problem and remedy where it can't
     :ivar partition_fields: the fields of a slice that identify it; None for all of them.  A parent's
         ``updated_at`` must not be among them: a slice that changes between two attempts is a new one
     :ivar page_size: part of the fingerprint: pages of another size don't join the old ones
@@ -351,7 +354,12 @@ class Stream(ABC):
     additional_fields: Literal["keep", "drop"] = "drop"
     casts: bool = False
     cursor_field: str | Sequence[str] = ()
-    incremental: IncrementalRead | None = None
+    cursor_type: Literal["datetime", "integer", "text"] = "datetime"
+    incremental: ChangesRead | None = None
+    why_not_incremental: tuple[str, str] = (
+        "is not declared",
+        "add incremental: {cursor_field, start, send_as}, or to a class cursor_field and state, or use a full refresh",
+    )
     partition_fields: Sequence[str] | None = None
     page_size: int | None = None
     public_config: Mapping[str, Any] | None = None
@@ -441,8 +449,8 @@ class StateMixin(ABC):
     mapping or NextPage for the next page, the completion sentinel or Complete at the end.  Which of the
     two kinds the stream gets is the kind that its getter returns.  The state must say everything: the
     next page may be read by another instance, in another process.  In a stream with several slices it is
-    the state of the slice being read.  In a stream with a cursor field it's the mapping that an
-    incremental read continues from.
+    the state of the slice being read.  In a stream with a cursor field it is the mapping of JSON values from
+    which the next sync continues the slice, e.g. ``{"updated_at": "2026-01-31T06:00:00Z"}``.
     """
 
     @property

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceDefinitionError, SourceError
+from airflow_provider_rfr.streams.checkpoint import IncrementalCheckpointReader
 from airflow_provider_rfr.streams.core import (
     Complete,
     LogMessage,
@@ -17,6 +21,7 @@ from airflow_provider_rfr.streams.core import (
     NotStarted,
     Page,
     ReadContext,
+    SliceError,
     State,
     Stream,
     StreamSlice,
@@ -26,7 +31,9 @@ from airflow_provider_rfr.streams.core import (
     has_settable_state,
     legacy_slice,
     load_state,
+    unique_slices,
 )
+from airflow_provider_rfr.streams.incremental import CursorColumn, StatefulRead
 
 _log = logging.getLogger(__name__)
 
@@ -412,18 +419,139 @@ class _StatePages(_Adapter):
         return _StatePages, (self._stream, self._stream_state)
 
 
+_STATE: Final = "stream_state"
+"""The field of a slice with the state from which a sync reads it."""
+
+
+class _CursorStatePages(_Adapter):
+    """A stream with a cursor field that keeps the state of its incremental reads itself (see StateMixin).
+
+    The state is set before each page is read and taken after it. In between it is in the page's token, so another
+    process may read the next page. The last page of each slice is an empty one: its token has the state after the
+    slice, which the next sync continues from.
+    """
+
+    def __init__(self, stream: Stream, column: CursorColumn) -> None:
+        super().__init__(stream)
+        if isinstance(stream, PagedStream):
+            self.max_empty_pages, self.absent_field_ends = stream.max_empty_pages, stream.absent_field_ends
+        self._column = column
+        stateful: Any = stream
+        self._first_state = copy.deepcopy(stateful.state)
+        self.incremental = _OwnStateRead(self, column)
+
+    def partition_key(self, stream_slice: Mapping[str, Any]) -> str:
+        return super().partition_key(_without_state(stream_slice))
+
+    def slices_after(self, states: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the slices, with their states by partition key."""
+        for stream_slice in unique_slices(self):
+            if _STATE in stream_slice.partition:
+                remedy = "rename it: the state of the slice is given by this name"
+                raise SliceError(f"a slice may not have the key {_STATE!r}, which is reserved", remedy)
+            state = states.get(self.partition_key(stream_slice))
+            yield {**stream_slice.partition, **({} if state is None else {_STATE: state})}
+
+    def _read(self, stream: Stream, stream_slice: StreamSlice, token: Any | None) -> Page:
+        if token is not None and "next" not in token:
+            return Page(())
+        before = stream_slice.get(_STATE)
+        state = token["state"] if token is not None else self._first_state if before is None else before
+        stateful: Any = stream
+        stateful.state = copy.deepcopy(state)
+        at = StreamSlice(_without_state(stream_slice))
+        if isinstance(stream, PagedStream):
+            page = stream.read_page({**at, _STATE: before or {}}, None if token is None else token["next"])
+        else:
+            reader = IncrementalCheckpointReader(before or {}, [at])
+            page = Page(self._records(stream, reader.next(), before))
+            reader.observe(_state_of(stream))
+        after = {"state": _state_of(stream)}
+        return replace(
+            page, next=NextPage({**after, "next": page.next.token} if isinstance(page.next, NextPage) else after)
+        )
+
+    def private_copy(self) -> Stream:
+        return _CursorStatePages(self._stream.private_copy(), self._column)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _CursorStatePages, (self._stream, self._column)
+
+
+class _OwnStateRead(StatefulRead):
+    """The incremental reads of a stream that keeps its state itself: a state for each partition key."""
+
+    def __init__(self, pages: _CursorStatePages, column: CursorColumn, tokens: Mapping[int, Any] | None = None) -> None:
+        self.column = column
+        self.marks_deleted = bool(pages.primary_key)
+        self._pages = pages
+        self._tokens = tokens or {}
+
+    def slices_after(self, state: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        return self._pages.slices_after(state)
+
+    def with_last_tokens(self, tokens: Mapping[int, Any]) -> _OwnStateRead:
+        return _OwnStateRead(self._pages, self.column, tokens)
+
+    def of_connection(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        entries = state.get("states")
+        if not isinstance(entries, list):
+            entries = [{"partition": {}, "cursor": state}]
+        return {
+            self._pages.partition_key(
+                {name: entry["partition"][name] for name in entry["partition"] if name != "parent_slice"}
+            ): entry["cursor"]
+            for entry in entries
+        }
+
+    def state_after(
+        self,
+        state: Mapping[str, Any] | None,
+        slices: Sequence[Mapping[str, Any]],
+        largest: Mapping[int, datetime],
+        opened_at: datetime,
+    ) -> Mapping[str, Any]:
+        keys = [self._pages.partition_key(stream_slice) for stream_slice in slices]
+        ends = {keys[ordinal]: token["state"] for ordinal, token in self._tokens.items() if token is not None}
+        return {**(state or {}), **ends}
+
+
+def _state_of(stream: Stream) -> dict[str, Any]:
+    stateful: Any = stream
+    if not isinstance(stateful.state, Mapping):
+        problem = f"is {type(stateful.state).__name__}, not a mapping"
+        raise ConfigurationError(f"{stream.name}.state", problem, 'return e.g. {"updated_at": "2026-01-31T06:00:00Z"}')
+    # Checked here, where the error can name the stream; and a copy, because the stream may change it in place.
+    state: dict[str, Any] = json.loads(canonical_json(dict(stateful.state), field=f"{stream.name}.state"))
+    return state
+
+
+def _without_state(stream_slice: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in stream_slice.items() if name != _STATE}
+
+
+def _cursor_column(stream: Stream) -> CursorColumn | None:
+    """Return the cursor column of a stream that keeps a state; None if it can't be read incrementally."""
+    path = [stream.cursor_field] if isinstance(stream.cursor_field, str) else list(stream.cursor_field)
+    if len(path) != 1 or not path[0] or not has_settable_state(stream):
+        return None
+    return CursorColumn(path[0], stream.cursor_type)
+
+
 def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -> PagedStream:
     """Return the stream itself, or an adapter by which the engine can read it page by page.
 
-    A stream with a ``state`` (and no cursor field, with which the state is not a page) gives its own pages; every
+    A stream with a ``state`` gives its own pages, or, if it has a cursor field, can be read incrementally; every
     other one gives each slice as one page.  Each thread reads with a private copy of the stream.
 
     :param stream_state: the argument of ``read_records`` of that name; by default the page's own state
     """
-    if isinstance(stream, PagedStream):
-        return stream
     if not isinstance(stream, Stream):
         raise ConfigurationError(
             "source", f"{stream!r} is not a Stream", "subclass airflow_provider_rfr.streams.Stream"
         )
+    if stream.incremental is None and (column := _cursor_column(stream)) is not None:
+        return _CursorStatePages(stream, column)
+    if isinstance(stream, PagedStream):
+        return stream
     return _StatePages(stream, stream_state) if is_read_by_page(stream) else _OnePageASlice(stream)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import itertools
+import threading
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from airflow_provider_rfr.lake.commits import summary_of
 from airflow_provider_rfr.lake.sync_state import read_state
 from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
+from tests.integration import sources
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, shop
 from tests.integration.test_crash_matrix import PLACES
 
 TABLE = "raw.shipments"
 COLUMNS = ("id", "status", "updated_at")
+DAMAGED = "id > 400 and id <= 500"
 ON_SPARK = ("after a flush", "before the target commit", "after the target commit")
 
 
@@ -34,12 +40,21 @@ def synced(runner: Runner, api: SampleApi, lake: Lake) -> None:
     assert rows_of(lake) != truth_of(api)
 
 
-def config_of(runner: Runner, api: SampleApi, **options: Any) -> Path:
+def config_of(
+    runner: Runner,
+    api: SampleApi,
+    run: str | None = None,
+    window: str | None = None,
+    source: dict[str, Any] | None = None,
+    **options: Any,
+) -> Path:
     limits = {"round_seconds": 0.3, "concurrency": 2, "max_deleted": 0.5}
     return runner.config(
-        source=shop(api, page_size=25),
+        source=source or shop(api, page_size=25),
         streams=["shipments"],
         sync="incremental",
+        run={"key": run},
+        window=window,
         options={"mode": "merge", **limits, **options},
     )
 
@@ -83,6 +98,34 @@ def test_a_sync_that_is_killed_is_gone_on_with(
         assert again == 0, "pages that were on disk were asked for again"
 
 
+@pytest.mark.parametrize(
+    ("place", "spark"),
+    [
+        ("after a flush", "when_needed"),
+        ("after a ledger commit", "always"),
+        ("before the target commit", "when_needed"),
+        ("after the target commit", "when_needed"),
+    ],
+)
+def test_a_stream_in_python_that_is_killed_is_gone_on_with_from_its_own_state(
+    place: str, spark: str, lake: Lake, runner: Runner, api: SampleApi
+) -> None:
+    source = {"class": f"{sources.__name__}:PythonShipments", "config": {"base_url": api.base_url, "api_key": "any"}}
+    api.reset()
+    runner.run(config_of(runner, api, spark="when_needed", source=source))
+    api.change_shipments(edit=range(1, 601), add=50, remove=range(601, 651))
+    config = config_of(runner, api, spark=spark, source=source)
+    runner.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": place}, expect=-9)
+    second = runner.run(config)
+    assert rows_of(lake) == truth_of(api)
+    assert second.figures["already_published"] is (place == "after the target commit")
+    state = read_state(lake.table(TABLE))
+    assert state is not None
+    assert state.of_source is not None
+    newest = max(record["updated_at"] for record in api.records("/shipments").values())
+    assert state.of_source["{}"]["updated_at"] >= newest
+
+
 def test_a_sync_without_changes_makes_no_commit(lake: Lake, runner: Runner, api: SampleApi) -> None:
     synced(runner, api, lake)
     config = config_of(runner, api, spark="when_needed")
@@ -92,3 +135,62 @@ def test_a_sync_without_changes_makes_no_commit(lake: Lake, runner: Runner, api:
     again = runner.run(config).figures
     assert again["changes"]["inserted"] == again["changes"]["updated"] == again["changes"]["deleted"] == 0
     assert lake.table(TABLE).metadata.current_snapshot_id == snapshot
+
+
+def test_a_backfill_of_ten_days_beside_an_hourly_sync_ends_as_the_api_is(
+    lake: Lake, runner: Runner, api: SampleApi
+) -> None:
+    first_day, ids = datetime(2025, 3, 1, tzinfo=timezone.utc), range(1, 501)
+    api.reset()
+    for day in range(10):
+        api.change_shipments(edit=ids[50 * day : 50 * day + 50], at=first_day + timedelta(days=day, hours=6))
+    runner.run(config_of(runner, api, spark="when_needed"))
+    state = read_state(lake.table(TABLE))
+    assert state is not None
+    # What the backfill is to repair: rows that are gone, and rows that another writer damaged.
+    table = lake.table(TABLE)
+    table.delete("id <= 400")
+    rows = table.scan(row_filter=DAMAGED).to_arrow()
+    place = rows.schema.get_field_index("status")
+    table.overwrite(rows.set_column(place, rows.field(place), pa.array(["damaged"] * len(rows))), DAMAGED)
+
+    over, failures = threading.Event(), list[BaseException]()
+
+    def sync_each_hour() -> None:
+        for hour in itertools.count():
+            api.change_shipments(edit=[1 + 45 * hour, 1000 + hour], add=3, remove=[20 + 45 * hour])
+            run(f"shipments/hour-{hour}/refresh/1", "after a ledger commit" if hour == 1 else None)
+            if over.is_set():
+                return
+
+    def run(key: str, dies: str | None, **more: Any) -> None:
+        config = config_of(runner, api, key, spark="when_needed", **more)
+        try:
+            if dies is not None:
+                runner.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": dies}, expect=-9)
+            runner.run(config)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    hourly = threading.Thread(target=sync_each_hour)
+    hourly.start()
+    try:
+        deaths = {2: "after a ledger commit", 5: "before the target commit", 7: "after the target commit"}
+        for day in range(10):
+            window = f"{first_day + timedelta(days=day)}/{first_day + timedelta(days=day + 1)}"
+            run(f"shipments_again/day-{day}/refresh/1", deaths.get(day), window=window)
+    finally:
+        over.set()
+        hourly.join()
+    assert not failures
+    run("shipments/last-hour/refresh/1", None)
+    assert rows_of(lake) == truth_of(api)
+    windows = [summary_of(snapshot).get("rfr.window") for snapshot in lake.table(TABLE).snapshots()]
+    published = [window for window in windows if window is not None]
+    assert len(set(published)) == len(published) == 10, "a window was not published, or twice"
+    first, last = windows.index(published[0]), windows.index(published[-1])
+    assert None in windows[first:last], "no sync came between two windows"
+    after = read_state(lake.table(TABLE))
+    assert after is not None
+    assert after.values["{}"] > state.values["{}"]

@@ -13,6 +13,7 @@ import json
 import re
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,7 @@ NOW: Final = "2026-01-01T00:00:00+00:00"
 _PROPERTIES: Final = 12
 _DEPTH: Final = 2
 _MOST_REQUESTS: Final = 300
+_MINUTES: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +59,30 @@ class MadeUpEndpoint:
         ]
         self._wanted = [*_keys(node.get("primary_key")), *wanted, *_read_by_templates(node, retriever)]
         self._decoder = retriever.get("decoder") or {"type": "JsonDecoder"}
-        self._answers: dict[int, tuple[bytes, Mapping[str, str]]] = {}
+        self._answers: dict[tuple[int, int, int], tuple[bytes, Mapping[str, str]]] = {}
+        self._asked = threading.local()
         self._paginator = retriever.get("paginator") or {}
 
     @cached_property
     def _paging(self) -> MadeUpPaging:
         return MadeUpPaging.of(self._paginator, self._parameters, self._config, self._answer)
 
-    def answer(self, request: SentRequest, url: str) -> tuple[bytes, Mapping[str, str]]:
+    def answer(self, request: SentRequest, url: str, changes: int = 0) -> tuple[bytes, Mapping[str, str]]:
+        """Return the answer to a request.
+
+        :param changes: how often records were changed: each time, half of them get a cursor value that is a day later,
+            and each path has other values
+        """
+        minutes = zlib.crc32(urlsplit(request.url).path.encode()) % _MINUTES if changes else 0
         page = self._paging.page_of(request.url, request.headers, request.body)
-        if page not in self._answers:
+        key = page, changes, minutes
+        if key not in self._answers:
+            self._asked.changes, self._asked.minutes = changes, minutes
             answer = self._paging.answer(page)
             content = json.dumps(answer.body).replace("{made-up}", url)
             headers = {name: value.replace("{made-up}", url) for name, value in answer.headers.items()}
-            self._answers[page] = _encoded(json.loads(content), self._decoder), headers
-        return self._answers[page]
+            self._answers[key] = _encoded(json.loads(content), self._decoder), headers
+        return self._answers[key]
 
     def _answer(self, page: int, count: int) -> MadeUpAnswer:
         records = [self._record(page * 10_000 + number) for number in range(1, count + 1)]
@@ -89,7 +100,7 @@ class MadeUpEndpoint:
         for path in self._wanted:
             if not isinstance(placed(record, path), (str, int)):
                 place(record, path, f"{path[-1]}-{number}")
-        for path, value in self._cursors():
+        for path, value in self._cursors(number):
             place(record, path, value)
         return record
 
@@ -102,7 +113,7 @@ class MadeUpEndpoint:
             properties.update(schema.get("properties") or {} if isinstance(schema, Mapping) else {})
         return {"properties": properties}
 
-    def _cursors(self) -> Iterator[tuple[list[str], Any]]:
+    def _cursors(self, number: int) -> Iterator[tuple[list[str], Any]]:
         """Return the cursor's field, with a time that lies in the time that is read."""
         from datetime import datetime, timedelta
 
@@ -111,7 +122,10 @@ class MadeUpEndpoint:
         cursor = self._node.get("incremental_sync") or {}
         if "datetime_format" in cursor and "cursor_field" in cursor:
             form = (cursor.get("cursor_datetime_formats") or [cursor["datetime_format"]])[0]
+            changes, minutes = getattr(self._asked, "changes", 0), getattr(self._asked, "minutes", 0)
             moment = datetime.fromisoformat(NOW) - timedelta(hours=20)
+            if changes:
+                moment += timedelta(minutes=minutes + number % 7, days=changes - 1 if number % 2 else 0)
             value: Any = DatetimeParser().format(moment, form)
             field = str(rendered(cursor["cursor_field"], self._parameters, self._config))
             yield [field], value
@@ -192,9 +206,15 @@ def _encoded(body: Any, decoder: Mapping[str, Any]) -> bytes:
 
 
 class MadeUpApi:
-    """The server; ``endpoints`` are told to it by their tags, and whatever has none is asked for a credential."""
+    """The server; ``endpoints`` are told to it by their tags, and whatever has none is asked for a credential.
 
-    def __init__(self) -> None:
+    :param is_long: whether ten times as many requests may be sent
+    :ivar changes: as of :meth:`MadeUpEndpoint.answer`
+    """
+
+    def __init__(self, is_long: bool = False) -> None:
+        self.changes = 0
+        self._most_requests = _MOST_REQUESTS * (10 if is_long else 1)
         self.endpoints: dict[str, MadeUpEndpoint] = {}
         self.credentials: dict[str, Any] = {"access_token": "made-up-token", "expires_in": 3600}
         self._asked: list[SentRequest] = []
@@ -233,9 +253,9 @@ class MadeUpApi:
         if endpoint is None:
             return 200, json.dumps(self.credentials).encode(), {}
         self._asked.append(request)
-        if len(self._asked) > _MOST_REQUESTS:
+        if len(self._asked) > self._most_requests:
             return 400, b'{"error": "the made-up API is read without end"}', {}
-        return 200, *endpoint.answer(request, self.url)
+        return 200, *endpoint.answer(request, self.url, self.changes)
 
     def taken(self) -> list[tuple[str, str, str, str]]:
         """Return the requests of streams since the last call, in order."""

@@ -5,6 +5,9 @@ components beside them. It prints a line for each manifest and, as its last line
 one: how many are built, how many streams give the CDK's records in order by the same requests, and how many of these
 were resumed at every page, half of the pages in another process. What could not be tried is "not tested", with the
 reason. It fails if a stream is different.
+
+With ``--incremental``, two syncs of the streams that are read incrementally are compared instead: records, requests and
+state as of the CDK's own concurrent read, each state computed by the process that did not list the slices.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", help="manifests whose name holds this")
     parser.add_argument("--slices", type=int, default=2, help="most slices that are read of a stream")
+    parser.add_argument("--incremental", action="store_true", help="compare two syncs with changes in between")
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds for one manifest")
     parser.add_argument("--processes", type=int, default=2, help="manifests at one time")
     parser.add_argument("--out", type=Path, help="folder for each manifest's results, one JSON object a line")
@@ -77,7 +81,7 @@ def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path
     """Run one manifest in a process of its own, which can neither stop the others nor outlive its deadline."""
     out = folder / f"{name}.jsonl"
     command = [sys.executable, "-m", "tests.manifests.case", str(manifest), f"--out={out}"]
-    command.append(f"--slices={options.slices}")
+    command += [f"--slices={options.slices}", *(["--incremental"] if options.incremental else [])]
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=_ROOT, start_new_session=True)
         ended = ""

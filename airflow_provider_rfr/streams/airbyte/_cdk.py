@@ -1,253 +1,33 @@
-"""All uses of ``airbyte-cdk`` and its private names, apart from its tokens (see ``_guard``).
+"""Streams of a manifest as ``airbyte-cdk`` builds and reads them, with its private names.
 
-Written for 7.34 to 7.x. Its classes are imported in functions: the extra may be missing, and the import takes a second.
+Those of its tokens are in ``_guard``, of its cursors in ``_cursors``, of the functions that are replaced in
+``_installed``. Written for 7.34 to 7.x. Its classes are imported in functions: the extra may be missing, and the import
+takes a second.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import logging
-import logging.config
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property, wraps
-from importlib.metadata import version
+from datetime import datetime
+from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any, Final
 
 import requests
 
-from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
-from airflow_provider_rfr.streams.airbyte import _guard
-from airflow_provider_rfr.streams.airbyte._guard import (
-    LoggedMessages,
-    RequestLog,
-    current_work,
-    guard,
-    redact_logs,
-    share_tokens,
-)
+from airflow_provider_rfr.exceptions import SourceError, TokenExpiredError
+from airflow_provider_rfr.streams.airbyte import _cursors
+from airflow_provider_rfr.streams.airbyte._guard import LoggedMessages
+from airflow_provider_rfr.streams.airbyte._installed import building, refuse_unknown, replace_name
 
-_WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
 # As the CDK: the first page is asked for once more.
 _MOST_BEGINNINGS: Final = 2
-_building: Final = threading.RLock()
-_MISSING: Final = "write pip install 'airflow-provider-rfr[airbyte]', on the executors too"
-#: The version in constraints.txt, which all tests run on.
-TESTED: Final = "7.39.1"
-
-
-def cdk_version() -> str:
-    """Return the version of the CDK, which is imported once, and has our own requests put under it.
-
-    :raises ConfigurationError: it is not installed
-    """
-    # A cache alone lets two threads in at the first call, and each would wrap the CDK's functions.
-    with _building:
-        return _prepared_version()
-
-
-@cache
-def _prepared_version() -> str:
-    problem = ""
-    with _logging_as_it_is():
-        try:
-            import airbyte_cdk.sources.declarative.concurrent_declarative_source  # noqa: F401
-        except ImportError as error:
-            problem = f"needs airbyte-cdk, which can't be imported ({error})"
-    if problem:
-        raise ConfigurationError("source.manifest", problem, _MISSING)
-    try:
-        _put_ours_under_it()
-    except (AttributeError, ImportError) as error:
-        problem = f"is not as expected ({error})"
-    if problem:
-        raise _unlike_tested(problem)
-    return version("airbyte-cdk")
-
-
-def _put_ours_under_it() -> None:
-    """Replace names of the CDK.
-
-    :raises Exception: a name does not exist; its function would not be guarded under another name
-    """
-    from airbyte_cdk.sources.declarative.extractors import dpath_extractor
-    from airbyte_cdk.sources.declarative.requesters import http_requester
-    from airbyte_cdk.sources.declarative.retrievers import simple_retriever
-    from airbyte_cdk.utils.mapping_helpers import combine_mappings
-
-    redact_logs()
-    _guard_sessions()
-    _guard_paging()
-    share_tokens()
-    for module in [module for name, module in sys.modules.items() if name.startswith(_WAITING)]:
-        # What the CDK waits for between two requests ends where the reader is stopped.
-        if getattr(module, "time", None) is time:
-            module.time = _guard.Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
-    _replace(dpath_extractor, "dpath", _guard.PlainPaths(dpath_extractor.dpath))
-
-    def combined(found: Any, *more: Any, **named: Any) -> Any:
-        return combine_mappings(found, *more, **named) if any(found) else {}
-
-    for module in (http_requester, simple_retriever):
-        # Eight times for each request, mostly of nothing.
-        _replace(module, "combine_mappings", combined)
-
-
-def _replace(owner: Any, name: str, value: Any) -> None:
-    """Replace a name; raise AttributeError if it does not exist."""
-    getattr(owner, name)
-    setattr(owner, name, value)
-
-
-def _unlike_tested(what: str) -> ConfigurationError:
-    problem = f"airbyte-cdk {version('airbyte-cdk')} {what}; this package is tested with {TESTED}"
-    return ConfigurationError("source.manifest", problem, f"install airbyte-cdk=={TESTED}, on the executors too")
-
-
-def _refuse_unknown(kind: type, *known: type) -> None:
-    """Refuse an unknown class of the CDK, because it may read pages in another way.
-
-    The caller checks the connector's own classes.
-
-    :raises ConfigurationError: the class is unknown
-    """
-    if kind.__module__.startswith("airbyte_cdk.") and kind not in known:
-        raise _unlike_tested(f"uses {kind.__name__}, an unknown class")
-
-
-@contextmanager
-def _logging_as_it_is() -> Iterator[None]:
-    """Keep the logging of the process as it is while the CDK is imported.
-
-    The CDK then configures the root logger, which would close every handler of the process.
-    """
-    configure = logging.config.dictConfig
-
-    def of_others(config: Any) -> None:
-        # Another thread may configure its own logging at this moment, which has to take effect.
-        if "airbyte" not in config.get("formatters", {}):
-            configure(config)
-
-    logging.config.dictConfig = of_others
-    try:
-        yield
-    finally:
-        logging.config.dictConfig = configure
-
-
-def _guard_sessions() -> None:
-    """Make every session that the CDK opens for a stream of ours send by our adapter.
-
-    These are the sessions of parents, of components that are made while it reads, and of tokens, for which the CDK does
-    not use its own client.
-    """
-    from airbyte_cdk.sources.declarative.auth import token
-    from airbyte_cdk.sources.streams.http.http_client import HttpClient
-    from airbyte_cdk.sources.streams.http.requests_native_auth import abstract_oauth
-
-    original = HttpClient.__init__
-
-    def guarded(self: Any, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        if current_work() is not None:
-            guard(self._session)
-            _replace(self, "_logger", RequestLog(self._logger, None))
-
-    HttpClient.__init__ = guarded
-    HttpClient._send_with_retry = _repeating_only_failures(HttpClient._send_with_retry)
-    HttpClient._handle_error_resolution = _noting_what_is_ignored(HttpClient._handle_error_resolution)
-    for module in (token, abstract_oauth):
-        _replace(module, "requests", _Requests())
-
-
-def _repeating_only_failures(original: Callable[..., requests.Response]) -> Callable[..., requests.Response]:
-    """Repeat a request only if its first attempt has to be repeated: the CDK decorates each request anew."""
-    from airbyte_cdk.sources.streams.http.exceptions import BaseBackoffException
-    from airbyte_cdk.sources.streams.http.rate_limiting import TRANSIENT_EXCEPTIONS
-
-    @wraps(original)
-    def send(self: Any, *arguments: Any, **options: Any) -> requests.Response:
-        if current_work() is None:
-            return original(self, *arguments, **options)
-        try:
-            return self._send(*arguments, **options)  # type: ignore[no-any-return]  # the CDK may be missing
-        except (BaseBackoffException, *TRANSIENT_EXCEPTIONS) as error:
-            failed = [error]
-
-        def attempt(*given: Any, **named: Any) -> requests.Response:
-            if failed:
-                raise failed.pop()
-            return self._send(*given, **named)  # type: ignore[no-any-return]  # the CDK may be missing
-
-        # A copy, because other threads send with the same one.
-        repeating = copy.copy(self)
-        repeating._send = attempt
-        return original(repeating, *arguments, **options)
-
-    return send
-
-
-def _noting_what_is_ignored(original: Callable[..., None]) -> Callable[..., None]:
-    """Note each answer that an error handler ignores. The status is not enough: a filter may use only the body."""
-    from airbyte_cdk.sources.streams.http.error_handlers import ResponseAction
-
-    @wraps(original)
-    def handle(self: Any, response: Any, exc: Any, request: Any, error_resolution: Any, **options: Any) -> None:
-        work = current_work()
-        if work is not None and error_resolution.response_action is ResponseAction.IGNORE:
-            work.ignored = "no answer" if response is None else f"HTTP {response.status_code}"
-        original(self, response, exc, request, error_resolution, **options)
-
-    return handle
-
-
-def _guard_paging() -> None:
-    """Correct two defects of the CDK's paging, which also affect parents and whole slices.
-
-    The same token for ever is an error. ``last_page_size`` counts the records before a filter: a manifest that compares
-    it with the size that it asked for would end at the first page of which the filter drops a record.
-    """
-    from airbyte_cdk.sources.declarative.extractors.record_selector import extracted_record_count
-    from airbyte_cdk.sources.declarative.requesters.paginators import DefaultPaginator
-
-    original = DefaultPaginator.next_page_token
-
-    @wraps(original)
-    def guarded(
-        self: Any, response: Any, last_page_size: int, last_record: Any, last_page_token_value: Any = None, **more: Any
-    ) -> Any:
-        is_ours = current_work() is not None
-        size = extracted_record_count(response, default=last_page_size) if is_ours else last_page_size
-        following = original(self, response, size, last_record, last_page_token_value, **more)
-        if is_ours and following and following["next_page_token"] == last_page_token_value:
-            raise RepeatedPageError("a page token came twice; the stream would never end")
-        return following
-
-    DefaultPaginator.next_page_token = guarded
-
-
-class _Requests:
-    """The module ``requests`` for authenticators, whose functions use our adapter in a thread that works for us."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(requests, name)
-
-    def request(self, method: str, url: str, **options: Any) -> requests.Response:
-        session = requests.Session()
-        with guard(session) if current_work() is not None else session:
-            return session.request(method, url, **options)
-
-    def get(self, url: str, **options: Any) -> requests.Response:
-        return self.request("GET", url, **options)
-
-    def post(self, url: str, **options: Any) -> requests.Response:
-        return self.request("POST", url, **options)
+_DELEGATING: Final = "StateDelegatingStream"
 
 
 class Interpreter:
@@ -256,22 +36,30 @@ class Interpreter:
     Create and use it within ``registering``.
 
     :param components: text of ``components.py``, which is executed; without it no class of a manifest's is used
+    :param states: of streams that are read incrementally, by name, in the form of the CDK
     :ivar definition: the manifest with references resolved
     """
 
-    def __init__(self, manifest: Mapping[str, Any], config: Mapping[str, Any], components: str | None) -> None:
+    def __init__(
+        self,
+        manifest: Mapping[str, Any],
+        config: Mapping[str, Any],
+        components: str | None,
+        states: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         if components:
             _register(components)
         messages = LoggedMessages()
         self._source = _silent_source()(
             config=dict(config),
+            state=[_state_message(name, state) for name, state in (states or {}).items()],
             source_config=copy.deepcopy(dict(manifest)),
             custom_components_trusted=components is not None,
         )
         for owner in (self._source, self._source._constructor):
-            _replace(owner, "_message_repository", messages)
+            replace_name(owner, "_message_repository", messages)
         # A parent's pages, whole and in memory, for children that read it once more: our engine reads it once.
-        _replace(self._source._constructor, "_disable_cache", True)
+        replace_name(self._source._constructor, "_disable_cache", True)
         self.definition: Mapping[str, Any] = self._source._source_config
 
     @property
@@ -327,7 +115,19 @@ class Interpreter:
         changes = {"streams": _without_files(definitions), "dynamic_streams": [], "api_budget": None}
         self._source._source_config = {**self._source._source_config, **changes}
         streams = self._source.streams(self._source._config)
-        return [Interpreted(definition, stream) for definition, stream in zip(definitions, streams, strict=True)]
+        return [
+            Interpreted(definition, self._chosen(definition), stream)
+            for definition, stream in zip(definitions, streams, strict=True)
+        ]
+
+    def _chosen(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the definition from which the CDK has built a stream: of two ways to read one, the state decides."""
+        if definition.get("type") != _DELEGATING:
+            return definition
+        # After the build: of a state that is older than the API remembers, the CDK has nothing left.
+        has_state = self._source._connector_state_manager.get_stream_state(definition["name"], None)
+        chosen: Mapping[str, Any] = definition["incremental_stream" if has_state else "full_refresh_stream"]
+        return chosen
 
     def rendered(self, template: str, parameters: Mapping[str, Any]) -> str:
         """Render a template with nothing but the configuration; return empty text if that is not enough."""
@@ -337,6 +137,19 @@ class Interpreter:
             return str(InterpolatedString.create(template, parameters=parameters).eval(self.config))
         except Exception:  # noqa: BLE001 - a template may fail in any way
             return ""
+
+
+def _state_message(name: str, state: Mapping[str, Any]) -> Any:
+    from airbyte_cdk.models import (
+        AirbyteStateBlob,
+        AirbyteStateMessage,
+        AirbyteStateType,
+        AirbyteStreamState,
+        StreamDescriptor,
+    )
+
+    stream = AirbyteStreamState(StreamDescriptor(name), AirbyteStateBlob(copy.deepcopy(dict(state))))
+    return AirbyteStateMessage(type=AirbyteStateType.STREAM, stream=stream)
 
 
 def _without_files(value: Any) -> Any:
@@ -372,7 +185,7 @@ def registering() -> Iterator[None]:
     from airbyte_cdk.sources.declarative.parsers import custom_code_compiler as compiler
 
     names = (compiler.COMPONENTS_MODULE_NAME, compiler.SDM_COMPONENTS_MODULE_NAME)
-    with _building:
+    with building:
         before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
         try:
             yield
@@ -459,16 +272,19 @@ class OnePage:
 
 
 class Interpreted:
-    """One stream as the CDK reads it; any thread may read any slice."""
+    """One stream as the CDK reads it; any thread may read any slice.
 
-    def __init__(self, definition: Mapping[str, Any], stream: Any) -> None:
-        self.declared = definition
-        # Of two ways to read a stream, the CDK takes this one where there is no state.
-        self.definition: Mapping[str, Any] = definition.get("full_refresh_stream") or definition
+    :param declared: its definition in the manifest
+    :param definition: from which the stream was built; another one where a manifest has two for one stream
+    """
+
+    def __init__(self, declared: Mapping[str, Any], definition: Mapping[str, Any], stream: Any) -> None:
+        self.declared, self.definition = declared, definition
         self.name: str = stream.name
         self._stream = stream
         factory = stream._stream_partition_generator._partition_factory
         self._retriever, self._schema_loader = factory._retriever, factory._schema_loader
+        self._filter = _cursors.FrozenFilter(stream.cursor, self._retriever)
 
     @property
     def primary_key(self) -> list[str] | None:
@@ -487,11 +303,43 @@ class Interpreted:
         else:
             yield from (partition.to_slice() for partition in self._stream.generate_partitions())
 
-    def read(self, parts: Iterable[tuple[str, Any]], page: OnePage | None = None) -> list[dict[str, Any]]:
-        """Return the records of a slice, or of one page of it."""
-        from airbyte_cdk.sources.types import StreamSlice
+    def bounds_of(self, stream_slice: Any) -> tuple[datetime, datetime] | None:
+        """Return the moments between which records count of a slice that was just listed.
 
-        stream_slice = StreamSlice(**dict(parts))
+        None where the API is asked for them alone.
+        """
+        return self._filter.bounds_of(stream_slice) if self._filter.is_used else None
+
+    @property
+    def parent_state(self) -> Any:
+        """Return the state of the parents after the listing of the slices; None if none is read incrementally."""
+        cursor = self._stream.cursor
+        return cursor._partition_router.get_stream_state() or None if _cursors.is_per_partition(cursor) else None
+
+    def state_after(
+        self,
+        slices: Iterable[Iterable[tuple[str, Any]]],
+        largest: Mapping[int, datetime],
+        parent_state: Any,
+        seconds: float,
+    ) -> dict[str, Any]:
+        """Return the state once the slices were read; for a stream that was just built from the state before.
+
+        Parameters as of :func:`_cursors.state_after`.
+        """
+        return _cursors.state_after(self._stream, [_slice(parts) for parts in slices], largest, parent_state, seconds)
+
+    def read(
+        self,
+        parts: Iterable[tuple[str, Any]],
+        page: OnePage | None = None,
+        bounds: tuple[datetime, datetime] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the records of a slice, or of one page of it.
+
+        :param bounds: as of :meth:`bounds_of`; None where they are not frozen
+        """
+        stream_slice = _slice(parts)
         retriever = self._retriever
         if page is not None:
             # A copy, because other threads read with the same one.
@@ -504,8 +352,9 @@ class Interpreted:
             if self._is_asynchronous
             else retriever.read_records(self._reading_schema, stream_slice)
         )
-        # A record of the CDK is a mapping that asks its ``data`` for each field.
-        records = [getattr(item, "data", item) for item in items if isinstance(item, Mapping)]
+        with self._filter.within(bounds):
+            # A record of the CDK is a mapping that asks its ``data`` for each field.
+            records = [getattr(item, "data", item) for item in items if isinstance(item, Mapping)]
         if page is not None and page.selector is not None:
             records = page.records
         return [record if type(record) is dict else _object(record) for record in records]
@@ -560,7 +409,7 @@ class Interpreted:
         if kind is LazySimpleRetriever:
             return Paging(False, "a slice is read whole: its first page came with the parent's record")
         if kind is not SimpleRetriever:
-            _refuse_unknown(kind, AsyncRetriever)
+            refuse_unknown(kind, AsyncRetriever)
             return Paging(False, f"a slice is read whole: {kind.__name__} keeps state while it reads")
         if getattr(self._retriever, "request_window_splitting", None):
             return Paging(False, "a slice is read whole: its window may be split while it is read")
@@ -571,10 +420,16 @@ class Interpreted:
         if type(paginator) is NoPagination:
             return Paging(True, "one page a slice", is_one_page=True)
         if type(paginator) is not DefaultPaginator:
-            _refuse_unknown(type(paginator))
+            refuse_unknown(type(paginator))
             return Paging(False, f"a slice is read whole: {type(paginator).__name__} may keep state")
         is_fixed = not (reset or getattr(self._retriever, "page_size_reduction", None))
         return _strategy_paging(paginator.pagination_strategy, is_fixed)
+
+
+def _slice(parts: Iterable[tuple[str, Any]]) -> Any:
+    from airbyte_cdk.sources.types import StreamSlice
+
+    return StreamSlice(**dict(parts))
 
 
 def _object(record: Any) -> dict[str, Any]:
@@ -601,7 +456,7 @@ def _strategy_paging(strategy: Any, is_fixed: bool) -> Paging:
         strategy, is_fixed = strategy._delegate, False
     kind = type(strategy)
     if kind not in (built_in.CursorPaginationStrategy, built_in.PageIncrement, built_in.OffsetIncrement):
-        _refuse_unknown(kind)
+        refuse_unknown(kind)
         return Paging(False, f"a slice is read whole: {kind.__name__} may keep state")
     size = strategy.get_page_size()
     words = f"page by page, by {kind.__name__}"

@@ -1,26 +1,19 @@
-"""Streams of a manifest: how they are built with its components and a configuration, and read one page at a time.
-
-Slices and page tokens are stored as JSON, and read by another process, so they must come back as they were. The CDK
-evaluates what a template gives as a Python literal, so a token ``1,2`` is a tuple; JSON would make a list of it, and
-another request.
-"""
+"""Streams of a manifest: how they are built with its components and a configuration, and read one page at a time."""
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import logging
-import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import yaml
-from requests import Response
 
 from airflow_provider_rfr.exceptions import (
     AuthenticationError,
@@ -33,7 +26,7 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
 )
 from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
-from airflow_provider_rfr.streams.airbyte import _cdk
+from airflow_provider_rfr.streams.airbyte import _cdk, _cursors
 from airflow_provider_rfr.streams.airbyte import spec as specs
 from airflow_provider_rfr.streams.airbyte._guard import (
     Hosts,
@@ -42,13 +35,25 @@ from airflow_provider_rfr.streams.airbyte._guard import (
     without_secret_arguments,
     working_for,
 )
+from airflow_provider_rfr.streams.airbyte._installed import TESTED, cdk_version
+from airflow_provider_rfr.streams.airbyte._slices import (
+    FrozenPart,
+    from_json,
+    frozen_parent_state,
+    key_of_slice,
+    slice_parts,
+    slice_to_json,
+    to_json,
+)
 from airflow_provider_rfr.streams.airbyte.spec import ManifestLimits, StreamReport
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
+from airflow_provider_rfr.streams.incremental import CursorColumn, StatefulRead
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
+_Rebuild: TypeAlias = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
 _FIELDS: Final = "airflow rfr manifest connection lists the fields"
 _FINGERPRINT_FORMAT: Final = 1
 # They may change while a refresh is under way, as in our own format.
@@ -58,27 +63,31 @@ _CODE_IN_TEXT: Final = "\n"
 _OLDEST_MAJOR: Final = 7
 _REFUSED: Final = frozenset({401, 403})
 _TOO_MANY: Final = 429
+_LOOKBACK: Final = "lookback_window"
 _OF_CODE: Final = (AttributeError, ImportError, NameError, TypeError)
 
 
-def build_manifest_stream(source: Mapping[str, Any], name: str) -> ManifestStream:
+def build_manifest_stream(
+    source: Mapping[str, Any], name: str, state: Mapping[str, Any] | None = None
+) -> ManifestStream:
     """Build one stream, and the parents that it needs.
 
+    :param state: of the CDK's cursor, after which it lists slices; None for those of a full refresh
     :raises ConfigurationError: the manifest or the configuration is wrong, or there is no such stream
     """
-    streams = build_manifest_streams(source, name)
+    streams = _ManifestSource(whole_manifest(source), {} if state is None else {name: state}).streams(name)
     if name not in streams:
         names = ", ".join(sorted(streams))
         raise ConfigurationError("streams", f"the source has no stream {name!r}", f"allowed: {names}")
     return streams[name]
 
 
-def build_manifest_streams(source: Mapping[str, Any], name: str | None = None) -> dict[str, ManifestStream]:
-    """Build all streams of a source, by the manifest's names; only the one named ``name`` if there is one.
+def build_manifest_streams(source: Mapping[str, Any]) -> dict[str, ManifestStream]:
+    """Build all streams of a source, by the manifest's names.
 
     :raises ConfigurationError: the manifest or the configuration is wrong, or the CDK is not installed
     """
-    return _ManifestSource(whole_manifest(source)).streams(name)
+    return _ManifestSource(whole_manifest(source)).streams(None)
 
 
 def check_manifest(source: Mapping[str, Any]) -> list[StreamReport]:
@@ -143,10 +152,12 @@ class _ManifestSource:
     """A manifest with its configuration.
 
     :param source: with the text of its files
+    :param states: of the CDK's cursors, by stream
     :raises ConfigurationError: it needs something that is missing
     """
 
-    def __init__(self, source: Mapping[str, Any]) -> None:
+    def __init__(self, source: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._states = states
         manifest, secrets = source["manifest"], dict(source.get("secrets") or {})
         self._source = source
         self._components: str | None = source.get("components")
@@ -154,7 +165,7 @@ class _ManifestSource:
         self._config = specs.fitting(specs.merged(source.get("config") or {}, secrets), spec)
         self._public = specs.without_secrets(self._config, secrets, spec)
         self._redactor = Redactor(specs.secret_values(self._config, self._public))
-        installed, declared = _cdk.cdk_version(), str(manifest.get("version", ""))
+        installed, declared = cdk_version(), str(manifest.get("version", ""))
         self._major, major = int(installed.partition(".")[0]), declared.partition(".")[0]
         self._hint = ""
         if self._components is not None and major.isdigit() and int(major) < _OLDEST_MAJOR:
@@ -189,7 +200,8 @@ class _ManifestSource:
 
         def report(work: StreamWork) -> StreamReport:
             [stream] = interpreter.built([definition])
-            return specs.report_of(stream, self._paging(stream), _limits(interpreter, stream))
+            column = specs.cursor_column(stream.declared, interpreter.rendered)
+            return specs.report_of(stream, self._paging(stream), _limits(interpreter, stream), column)
 
         try:
             return self._working(report, None)
@@ -203,7 +215,7 @@ class _ManifestSource:
 
     def _interpreter(self, work: StreamWork) -> _cdk.Interpreter:
         try:
-            return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
+            return _cdk.Interpreter(self._source["manifest"], self._config, self._components, self._states)
         except Exception as error:
             problem = specs.manifest_problem(error)
             if problem is None:
@@ -235,14 +247,18 @@ class _ManifestSource:
         return replace(paging, why=f"{paging.why}{condition}")
 
     def _stream(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted, hosts: Hosts) -> ManifestStream:
-        name, own_source = interpreted.name, self._source
-        if not interpreter.declares(name):
-            # Executors build it without a request for the list of streams: so all processes use the driver's list, even
-            # if the API's list changes.
-            streams = {"streams": [interpreted.declared], "dynamic_streams": []}
+        name, declared = interpreted.name, interpreted.declared
+
+        def only(definition: Mapping[str, Any]) -> Mapping[str, Any]:
+            streams = {"streams": [definition], "dynamic_streams": []}
             # Of the parts that are left out, the hosts are still among those that may be asked.
             named = {"definitions": {"hosts": [{"url_base": origin} for origin in sorted(hosts.origins)]}}
-            own_source = {**self._source, "manifest": {**interpreter.definition, **streams, **named}}
+            return {**self._source, "manifest": {**interpreter.definition, **streams, **named}}
+
+        # Executors build it without a request for the list of streams: so all processes use the driver's list, even if
+        # the API's list changes.
+        own_source = self._source if interpreter.declares(name) else only(declared)
+        changes = declared.get(specs.OF_CHANGES)
         return ManifestStream(
             interpreted,
             paging=self._paging(interpreted),
@@ -251,12 +267,14 @@ class _ManifestSource:
             limits=_limits(interpreter, interpreted),
             fingerprint=self._fingerprint(interpreted),
             rebuild=lambda: (build_manifest_stream, (own_source, name)),
+            rebuild_for_changes=None if changes is None else lambda: (build_manifest_stream, (only(changes), name)),
+            column=specs.cursor_column(declared, interpreter.rendered),
             hint=self._hint,
         )
 
     def _fingerprint(self, interpreted: _cdk.Interpreted) -> Mapping[str, Any]:
         """Return everything that decides which requests the stream and its parents send, as JSON without secrets."""
-        definition = json.loads(json.dumps(_masked(interpreted.definition, self._redactor), default=str))
+        definition = json.loads(json.dumps(_masked(interpreted.declared, self._redactor), default=str))
         components = self._components
         return {
             "class": "airflow_provider_rfr.streams.airbyte:ManifestStream",
@@ -315,8 +333,7 @@ def _masked(value: Any, redactor: Redactor) -> Any:
 class ManifestStream(PagedStream):
     """A stream of a manifest, read as the CDK does. Stateless: any page of any slice, on any thread.
 
-    A slice is JSON of three parts, which are left out where they are empty: ``partition``, ``cursor_slice`` and
-    ``extra_fields``. The first two are its key: other fields of a parent's record may change between two attempts.
+    A slice is JSON, see ``_slices``.
 
     :ivar paging: whether it is read by page or by slice, and why
     :param paging: as far as code of the connector lets it be known
@@ -324,6 +341,8 @@ class ManifestStream(PagedStream):
     :param limits: the rates at which the API may be asked, by the manifest
     :param rebuild: gives a function and its arguments that make the stream again in another process; they hold
         secrets, which therefore are no attribute
+    :param rebuild_for_changes: the same of the definition for changes, where the manifest has two for this stream
+    :param column: by which it is read incrementally; None if it can't be
     :param hint: added to errors of components that were written for an older CDK
     """
 
@@ -339,14 +358,17 @@ class ManifestStream(PagedStream):
         hosts: Hosts,
         limits: ManifestLimits,
         fingerprint: Mapping[str, Any],
-        rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
+        rebuild: _Rebuild,
+        rebuild_for_changes: _Rebuild | None = None,
+        column: CursorColumn | None = None,
         hint: str = "",
     ) -> None:
         self.name = interpreted.name
         self.primary_key = interpreted.primary_key
         self.paging = paging
         self.page_size = self.paging.page_size
-        self.addressable = self.paging.step is not None
+        # The other definition may page in another way.
+        self.addressable = self.paging.step is not None and rebuild_for_changes is None
         self.requests_per_second = limits.requests_per_second
         self.max_concurrency = limits.concurrency
         self._limits = limits
@@ -356,12 +378,19 @@ class ManifestStream(PagedStream):
         self._hosts = hosts
         self._fingerprint = fingerprint
         self._rebuild = rebuild
+        self._rebuild_for_changes = rebuild_for_changes
         self._hint = hint
+        self.incremental = None if column is None else ManifestRead(self, column)
+        self.why_not_incremental = specs.why_not_incremental(interpreted.declared), "use a full refresh"
 
     @cached_property
     def json_schema(self) -> Mapping[str, Any] | None:  # type: ignore[override]  # some streams ask the API for it
         schema = self._working(lambda work: self._interpreted.schema)
-        return schema if schema.get("properties") else None
+        properties = schema.get("properties")
+        if properties and self.incremental is not None and (name := self.incremental.column.name) not in properties:
+            # Its values say which version of a row is newer, and how far the stream was read.
+            return {**schema, "properties": {**properties, name: {"type": ["null", "string"]}}}
+        return schema if properties else None
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
         """Yield the partitions; a parent stream is read for them. Slices are made once, when the refresh opens."""
@@ -371,22 +400,80 @@ class ManifestStream(PagedStream):
             _log.warning("%s: resumed by page: %s; else set components_keep_state", self.name, self.paging.why)
         for warning in specs.warnings_of(self._interpreted.definition, self._limits):
             _log.warning("%s: %s", self.name, warning)
+        return self.listed(reads_changes=False, freezes=False)
+
+    def listed(self, *, reads_changes: bool, freezes: bool) -> Iterator[Mapping[str, Any]]:
+        """Return the slices, once.
+
+        :param reads_changes: whether they are of the definition for changes
+        :param freezes: whether to fix the bounds between which records count
+        """
         slices = self._interpreted.slices()
 
-        def following(work: StreamWork) -> Any:
+        def following(work: StreamWork) -> Mapping[str, Any] | None:
             stream_slice = next(slices, None)
             if work.ignored is not None:
                 _log.warning("%s: partitions may be missing: the manifest ignores %s", self.name, work.ignored)
-            return stream_slice
+            if stream_slice is None:
+                return None
+            bounds = self._interpreted.bounds_of(stream_slice) if freezes else None
+            return FrozenPart(bounds, reads_changes=reads_changes).within(slice_to_json(stream_slice))
 
-        listed = map(slice_to_json, iter(lambda: self._working(following), None))
-        return (stream_slice.partition for stream_slice in unique_slices(self, listed))
+        unique = unique_slices(self, iter(lambda: self._working(following), None))
+        listed = (stream_slice.partition for stream_slice in unique)
+        return listed if self._interpreted.parent_state is None else self._with_parent_state(listed)
+
+    def _with_parent_state(self, listed: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Yield the slices, the last one with the state of the parents, which then were read to their end."""
+        last: Mapping[str, Any] | None = None
+        for stream_slice in listed:
+            if last is not None:
+                yield last
+            last = stream_slice
+        if last is not None:
+            part = replace(FrozenPart.of(last), parent_state=self._interpreted.parent_state)
+            yield part.within(last)
 
     def partition_key(self, stream_slice: Mapping[str, Any]) -> str:
-        key = {name: part for name, part in stream_slice.items() if name != "extra_fields"}
-        return canonical_json(key, field="stream_slices")
+        return canonical_json(key_of_slice(stream_slice), field="stream_slices")
+
+    def after(self, state: Mapping[str, Any] | None, *, reads_changes: bool = False) -> ManifestStream:
+        """Return the stream built anew, with the cursor of the CDK at this state.
+
+        :param reads_changes: build the definition for changes, where the manifest has two; else the CDK decides it by
+            the state
+        """
+        rebuild = self._rebuild_for_changes if reads_changes and self._rebuild_for_changes else self._rebuild
+        build, arguments = rebuild()
+        stream: ManifestStream = build(*arguments, state)
+        stream.bind(self.context)
+        return stream
+
+    @property
+    def reads_changes(self) -> bool:
+        """Tell whether the CDK has chosen the definition for changes, where the manifest has two."""
+        return self._interpreted.definition is self._interpreted.declared.get(specs.OF_CHANGES)
+
+    def state_after(
+        self, slices: Sequence[Mapping[str, Any]], largest: Mapping[int, datetime], seconds: float
+    ) -> dict[str, Any]:
+        """Return the state of the CDK's cursor once the slices were read; of a stream that was just built.
+
+        :param largest: the largest cursor value, by the slice's place
+        :param seconds: since the slices were listed
+        """
+        parts, parents = map(slice_parts, slices), frozen_parent_state(slices)
+        return self._working(lambda work: self._interpreted.state_after(parts, largest, parents, seconds))
+
+    @cached_property
+    def _for_changes(self) -> ManifestStream:
+        """Return the stream of the definition for changes, where the manifest has two."""
+        return self.after(None, reads_changes=True)
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
+        if self._rebuild_for_changes is not None and FrozenPart.of(stream_slice).reads_changes:
+            self._for_changes.bind(self.context)
+            return self._for_changes.read_page(stream_slice, token)
         if token is not None and not self.paging.by_page:
             problem = f"page token {token!r}, but {self.paging.why}"
             raise ConfigurationError(f"{self.name}.state", problem, "start again with force_restart")
@@ -395,7 +482,7 @@ class ManifestStream(PagedStream):
     def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: StreamWork) -> Page:
         page = _cdk.OnePage(from_json(token)) if self.paging.by_page else None
         if page is not None:
-            records = self._interpreted.read(slice_parts(stream_slice), page)
+            records = _records(self._interpreted, stream_slice, page)
         else:
             records = self._whole_slice(stream_slice)
         following = None if page is None else without_secret_arguments(page.following, self._redactor)
@@ -421,7 +508,7 @@ class ManifestStream(PagedStream):
         else:
             interpreted = self._interpreted
         try:
-            return interpreted.read(slice_parts(stream_slice))
+            return _records(interpreted, stream_slice)
         except BaseException:
             self._is_left_half_way = bool(specs.custom_classes(interpreted.definition))
             raise
@@ -446,6 +533,39 @@ class ManifestStream(PagedStream):
 
     def __repr__(self) -> str:
         return f"ManifestStream({self.name!r})"
+
+
+def _records(
+    interpreted: _cdk.Interpreted, stream_slice: Mapping[str, Any], page: _cdk.OnePage | None = None
+) -> list[dict[str, Any]]:
+    return interpreted.read(slice_parts(stream_slice), page, FrozenPart.of(stream_slice).bounds)
+
+
+class ManifestRead(StatefulRead):
+    """The incremental reads of a stream, whose state is that of the CDK's cursor."""
+
+    def __init__(self, stream: ManifestStream, column: CursorColumn) -> None:
+        self.column = column
+        self._stream = stream
+
+    def slices_after(self, state: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+        stream = self._stream.after(state)
+        return stream.listed(reads_changes=stream.reads_changes, freezes=True)
+
+    def state_after(
+        self,
+        state: Mapping[str, Any] | None,
+        slices: Sequence[Mapping[str, Any]],
+        largest: Mapping[int, datetime],
+        opened_at: datetime,
+    ) -> Mapping[str, Any]:
+        reads_changes = any(FrozenPart.of(stream_slice).reads_changes for stream_slice in slices)
+        stream = self._stream.after(state, reads_changes=reads_changes)
+        return stream.state_after(slices, largest, (datetime.now(timezone.utc) - opened_at).total_seconds())
+
+    def moves(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+        # How long a sync took is part of it, and differs each time.
+        return {**before, _LOOKBACK: None} != {**after, _LOOKBACK: None}
 
 
 def _with_own_errors(
@@ -479,8 +599,8 @@ def _own_error(error: Exception, work: StreamWork, hint: str) -> Exception:
     # Where a component failed; of the CDK's own errors that says nothing.
     frames = () if hasattr(error, "internal_message") else traceback.extract_tb(error.__traceback__)
     place = f" (in {PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    if isinstance(error, AttributeError) and frames and frames[-1].filename == _cdk.__file__:
-        place = f"{place}; this package is tested with airbyte-cdk {_cdk.TESTED}"
+    if isinstance(error, AttributeError) and frames and frames[-1].filename in (_cdk.__file__, _cursors.__file__):
+        place = f"{place}; this package is tested with airbyte-cdk {TESTED}"
     message = redacted_message(f"{words}{place}", work.redactor)
     where: dict[str, Any] = {"status": work.status, "request": work.request}
     if work.status == _TOO_MANY:
@@ -488,74 +608,3 @@ def _own_error(error: Exception, work: StreamWork, hint: str) -> Exception:
     if work.status in _REFUSED:
         return AuthenticationError(f"the API does not accept the credentials: {message}", **where)
     return SourceError(f"{message}; {hint}" if hint and isinstance(error, _OF_CODE) else message, **where)
-
-
-_LITERAL: Final = "__literal__"
-_ANSWER: Final = "__answer__"
-_PARTS: Final = ("partition", "cursor_slice", "extra_fields")
-
-
-def to_json(value: Any, place: str) -> Any:
-    """Return a value as JSON, from which :func:`from_json` makes an equal one of the same types.
-
-    :param place: the field that an error names
-    :raises ConfigurationError: it holds something that is neither JSON nor a Python literal
-    """
-    if isinstance(value, float) and math.isinf(value):
-        # A cursor that counts ends there. JSON has no infinity, Python no literal but a number that is too large.
-        return {_LITERAL: "1e999" if value > 0 else "-1e999"}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, list):
-        return [to_json(item, place) for item in value]
-    if isinstance(value, Mapping):
-        plain = dict(value.items())
-        if not {_LITERAL, _ANSWER} & plain.keys() and all(isinstance(key, str) for key in plain):
-            return {key: to_json(item, place) for key, item in plain.items()}
-        return _literal(plain, place)
-    if isinstance(value, Response):
-        # A parent's record may hold its children's first page, of which the CDK makes an answer.
-        return {_ANSWER: value.text}
-    return _literal(value, place)
-
-
-def from_json(value: Any) -> Any:
-    """Return the value that :func:`to_json` was given; mappings of the CDK's own classes become plain ones."""
-    if isinstance(value, list):
-        return [from_json(item) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    if value.keys() == {_LITERAL}:
-        return ast.literal_eval(value[_LITERAL])
-    if value.keys() == {_ANSWER}:
-        answer = Response()
-        answer.status_code, answer._content, answer.encoding = 200, value[_ANSWER].encode(), "utf-8"
-        return answer
-    return {key: from_json(item) for key, item in value.items()}
-
-
-def slice_to_json(stream_slice: Any) -> dict[str, Any]:
-    """Return a slice of the CDK as JSON; ``{}`` for a stream that isn't divided.
-
-    :raises ConfigurationError: it holds something that is alive only in this process, such as a response
-    """
-    parts = {name: dict(getattr(stream_slice, name)) for name in _PARTS}
-    return {name: to_json(part, "stream_slices") for name, part in parts.items() if part}
-
-
-def slice_parts(stream_slice: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the arguments from which the CDK makes the slice again."""
-    for name in _PARTS:
-        yield name, from_json(stream_slice.get(name, {}))
-
-
-def _literal(value: Any, place: str) -> dict[str, str]:
-    text = repr(value)
-    try:
-        same = bool(ast.literal_eval(text) == value)
-    except (ValueError, SyntaxError):
-        same = False
-    if not same:
-        problem = f"holds a {type(value).__name__}, which can't be stored"
-        raise ConfigurationError(place, problem, "this stream of the manifest can't be resumed, nor read")
-    return {_LITERAL: text}

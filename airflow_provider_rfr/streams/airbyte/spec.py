@@ -23,6 +23,7 @@ import yaml
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.streams.incremental import CursorColumn
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, Paging
@@ -213,6 +214,8 @@ def manifest_problem(error: Any) -> str | None:
         others = {cause.schema_path[0] for cause in error.context if "type" in cause.relative_path}
         fitting = [cause for cause in error.context if cause.schema_path[0] not in others]
         if not fitting:
+            if error.instance.get("type") == "CustomIncrementalSync":
+                return f"{_place(error)}: CustomIncrementalSync is code for airbyte-cdk before 7, which 7 does not run"
             types = {kind for cause in error.context if cause.validator == "enum" for kind in cause.validator_value}
             return f"{_place(error)}.type: must be one of {', '.join(sorted(types))}"
         error = max(fitting, key=lambda cause: len(cause.absolute_path))
@@ -300,6 +303,12 @@ def _text(schema: Mapping[str, Any], name: str) -> str:
 
 #: Fields of a budget that concern answers of the API. A refresh slows down only for 429.
 _OF_ANSWERS: Final = ("ratelimit_reset_header", "ratelimit_remaining_header", "status_codes_for_ratelimit_hit")
+
+#: Of the two definitions that a stream may have, the one for what changed.
+OF_CHANGES: Final = "incremental_stream"
+_DATETIME: Final = "DatetimeBasedCursor"
+#: Formats of the CDK that are no formats of strftime.
+_FORMATS: Final = {"%s": "epoch", "%s_as_float": "epoch", "%ms": "epoch_ms", "%epoch_microseconds": "epoch_us"}
 
 Render = Callable[[str, Mapping[str, Any]], str]
 
@@ -413,6 +422,8 @@ class StreamReport:
     :ivar partitions: kinds of the routers that divide it, with their parents or steps; it has their product
     :ivar columns: of the schema that the manifest declares; None where the API is asked for it, or code makes it
     :ivar is_readable: whether it can be read at all
+    :ivar syncs: ways to sync it: ``full``, ``incremental append``, ``incremental merge``; empty where it can't be read
+    :ivar why_syncs: these ways and no others, in words
     :ivar notes: its limits, and the parts of the manifest that have no effect
     """
 
@@ -425,10 +436,15 @@ class StreamReport:
     columns: int | None = None
     is_readable: bool = True
     notes: tuple[str, ...] = ()
+    syncs: tuple[str, ...] = ()
+    why_syncs: str = ""
 
 
-def report_of(stream: Interpreted, paging: Paging, limits: ManifestLimits) -> StreamReport:
-    """Return the report of a stream that the manifest declares."""
+def report_of(stream: Interpreted, paging: Paging, limits: ManifestLimits, column: CursorColumn | None) -> StreamReport:
+    """Return the report of a stream that the manifest declares.
+
+    :param column: as of :func:`cursor_column`
+    """
     partitions, schema = tuple(_partitions(stream.definition)), _schema(stream.definition)
     resumable: Resumable = "by page" if paging.by_page else "by slice"
     why = paging.why
@@ -440,7 +456,22 @@ def report_of(stream: Interpreted, paging: Paging, limits: ManifestLimits) -> St
     if columns == 0:
         schema, columns = "none", None
     key, notes = tuple(stream.primary_key or ()), (*limits.words(), *warnings_of(stream.definition, limits))
-    return StreamReport(stream.name, resumable, why, partitions, key, schema, columns, notes=notes)
+    syncs, why_syncs = _syncs(stream.declared, column, has_key=bool(key))
+    return StreamReport(
+        stream.name, resumable, why, partitions, key, schema, columns, notes=notes, syncs=syncs, why_syncs=why_syncs
+    )
+
+
+def _syncs(declared: Mapping[str, Any], column: CursorColumn | None, *, has_key: bool) -> tuple[tuple[str, ...], str]:
+    """Return the ways to sync a stream, and why there are no others."""
+    if column is None:
+        return ("full",), why_not_incremental(declared)
+    why = f"by {column.name}"
+    if OF_CHANGES in declared:
+        why = f"{why}, changes by {OF_CHANGES}"
+    if not has_key:
+        return ("full", "incremental append"), f"{why}; merge needs a primary key"
+    return ("full", "incremental append", "incremental merge"), why
 
 
 def warnings_of(definition: Mapping[str, Any], limits: ManifestLimits) -> Iterator[str]:
@@ -450,6 +481,34 @@ def warnings_of(definition: Mapping[str, Any], limits: ManifestLimits) -> Iterat
     yield from (
         f"api_budget.{field} has no effect; only answers 429 slow the refresh down" for field in limits.not_kept
     )
+
+
+def cursor_column(declared: Mapping[str, Any], render: Render) -> CursorColumn | None:
+    """Return the column by which a stream is read incrementally; None if it can't be.
+
+    :param declared: definition of the stream in the manifest
+    :param render: as of :func:`limits_of`
+    """
+    cursor = _cursor_of(declared)
+    if cursor.get("type") != _DATETIME:
+        return None
+    name = render(str(cursor["cursor_field"]), cursor.get("$parameters") or {})
+    formats = [*(cursor.get("cursor_datetime_formats") or ()), cursor["datetime_format"]]
+    *before, last = [_FORMATS.get(form, form.replace("%_ms", "%f")) for form in formats]
+    return CursorColumn(name, format=last, tried_before=tuple(before))
+
+
+def why_not_incremental(declared: Mapping[str, Any]) -> str:
+    """Return the problem of a stream that can't be read incrementally."""
+    kind = _cursor_of(declared).get("type")
+    if kind is None:
+        return "the manifest has no incremental_sync for this stream"
+    return f"the stream's incremental_sync is of type {kind}, and only {_DATETIME} is read incrementally"
+
+
+def _cursor_of(declared: Mapping[str, Any]) -> Mapping[str, Any]:
+    cursor = (declared.get(OF_CHANGES) or declared).get("incremental_sync")
+    return cursor if isinstance(cursor, Mapping) else {}
 
 
 def custom_classes(definition: Mapping[str, Any]) -> list[str]:
@@ -480,7 +539,9 @@ def report_of_listing(definition: Mapping[str, Any]) -> StreamReport:
     template = template if isinstance(template, Mapping) else {}
     name = str(definition.get("name") or template.get("name") or "dynamic_streams")
     why = "not known before the API lists these streams"
-    return StreamReport(name, None, why, tuple(_partitions(template)), schema=_schema(template))
+    column, partitions = cursor_column(template, lambda text, parameters: text), tuple(_partitions(template))
+    syncs, why_syncs = _syncs(template, column, has_key=bool(template.get("primary_key")))
+    return StreamReport(name, None, why, partitions, schema=_schema(template), syncs=syncs, why_syncs=why_syncs)
 
 
 def _partitions(definition: Mapping[str, Any]) -> Iterator[str]:
@@ -488,7 +549,7 @@ def _partitions(definition: Mapping[str, Any]) -> Iterator[str]:
     for router in routers if isinstance(routers, list) else [routers]:
         yield _router(router)
     cursor = definition.get("incremental_sync") or {}
-    if cursor.get("type") == "DatetimeBasedCursor":
+    if cursor.get("type") == _DATETIME:
         yield f"DatetimeBasedCursor by {cursor['step']}" if cursor.get("step") else "DatetimeBasedCursor, one window"
 
 

@@ -6,7 +6,7 @@ The bounds are fields of a slice as they are sent, so a page needs no more than 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -18,6 +18,7 @@ from airflow_provider_rfr.streams.core import PrimaryKey, canonical_json, key_pa
 from airflow_provider_rfr.streams.incremental import (
     DELETED_FIELD,
     CursorColumn,
+    CursorWindow,
     IncrementalRead,
 )
 from airflow_provider_rfr.streams.moments import moment_of, read_moment, write_moment, zone_of
@@ -44,6 +45,7 @@ from airflow_provider_rfr.streams.rest.templates import (
     has_expressions,
 )
 
+_EARLIEST: Final = datetime(1, 1, 2, tzinfo=timezone.utc)
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _Value: TypeAlias = datetime | int | str
 
@@ -223,10 +225,25 @@ class BoundedRead(IncrementalRead):
         :raises SourceDefinitionError: the start is not before the opening, or there are too many windows
         :raises SyncStateError: a value is not one of the cursor column
         """
+        return self._slices(lambda partition: self._bounds(values.get(self.partition_of(partition)), opened_at))
+
+    def window_slices(self, window: CursorWindow) -> Iterator[dict[str, Any]]:
+        """Yield the slices of a fixed window, with ``lookback`` as in a sync.
+
+        :raises SourceDefinitionError: there are too many windows
+        """
+        start, end = self._value(window.start), self._value(window.end)
+        if isinstance(start, datetime) and isinstance(end, datetime):
+            lower, upper = self._earlier(start, end), end
+            return self._slices(lambda _: self._windows(lower, upper))
+        return self._slices(lambda _: [(int(window.start),)])
+
+    def _slices(
+        self, bounds_of: Callable[[Mapping[str, Any]], Iterable[tuple[str | int, ...]]]
+    ) -> Iterator[dict[str, Any]]:
         further = 0
         for partition in self._router.partitions():
-            value = values.get(self.partition_of(partition))
-            for number, bounds in enumerate(self._bounds(value, opened_at)):
+            for number, bounds in enumerate(bounds_of(partition)):
                 further += number > 0
                 if further >= MOST_WINDOWS:
                     problem = f"the partitions have more than {MOST_WINDOWS:,} windows together"
@@ -300,16 +317,19 @@ class BoundedRead(IncrementalRead):
     def _lower(self, start: datetime, value: datetime, opened_at: datetime) -> datetime:
         """Return the moment from which a partition with a value is read on; before the opening, as the start is."""
         # The API's clock may be ahead of this one.
-        lower = min(max(start, value), opened_at - TICK)
+        return max(start, self._earlier(min(max(start, value), opened_at - TICK), opened_at))
+
+    def _earlier(self, lower: datetime, upper: datetime) -> datetime:
+        """Return the moment before a lower bound from which has to be asked, so that no record from it on is missed."""
         if not self._format.has_offset:
             # Clocks that were set back since then show the same times once more.
-            before, now = (moment.astimezone(self._zone).utcoffset() for moment in (lower, opened_at))
+            before, now = (moment.astimezone(self._zone).utcoffset() for moment in (lower, upper))
             if before is not None and now is not None:
                 lower -= max(before - now, timedelta())
         try:
-            return lower if self._lookback is None else max(start, self._lookback.after(lower, -1, self._zone))
+            return lower if self._lookback is None else self._lookback.after(lower, -1, self._zone)
         except (OverflowError, ValueError):
-            return start  # before the first year that there is
+            return _EARLIEST
 
     def _windows(self, lower: datetime, opened_at: datetime) -> Iterator[tuple[str | int, ...]]:
         if lower >= opened_at:

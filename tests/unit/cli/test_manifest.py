@@ -75,7 +75,11 @@ def test_check_says_how_each_stream_would_be_read(config: Path, manifest: Rfr) -
         "columns": 2,
         "is_readable": True,
         "notes": [],
+        "syncs": ["full"],
+        "why_syncs": "the manifest has no incremental_sync for this stream",
     }
+    assert found["windows"]["syncs"] == ["full", "incremental append", "incremental merge"]
+    assert found["windows"]["why_syncs"] == "by day"
     assert (found["windows"]["partitions"], found["links"]["primary_key"]) == (["DatetimeBasedCursor by P4D"], [])
 
 
@@ -84,6 +88,7 @@ def test_check_prints_the_same_for_people(config: Path, manifest: Rfr) -> None:
     captured = manifest("check", SHOP, "--config", config)
     assert "Offset Events, in a target: offset_events\n  resumable: by page (page by page, by Offset" in captured.out
     assert "  partitions: none\n  primary key: id\n  schema: declared, columns: 2\n" in captured.out
+    assert "  sync: full, incremental append, incremental merge (by day)\n" in captured.out
     assert captured.err.endswith("shop.yaml: streams: 5, resumable by page: 5\n")
     assert "canary" not in captured.out + captured.err
 
@@ -217,6 +222,32 @@ def test_streams_and_schemas_that_the_api_is_asked_for_are_said_to_be_so(
     assert (asked["schema"], asked["columns"]) == ("asked of the API", None)
     assert (listed["name"], listed["table"], listed["resumable"]) == ("tables", None, None)
     assert listed["why"] == "not known before the API lists these streams"
+    assert listed["syncs"] == ["full"]
+
+
+@needs_cdk
+def test_check_says_what_a_stream_lacks_for_a_merge_and_which_cursors_are_read(
+    config: Path, tmp_path: Path, manifest: Rfr
+) -> None:
+    windows, links, orders = (definitions()[name] for name in ("windows", "links", "orders"))
+    del windows["primary_key"]
+    links["incremental_sync"] = {"type": "IncrementingCountCursor", "cursor_field": "id", "start_value": 0}
+    delegating = {
+        "type": "StateDelegatingStream",
+        "name": "orders",
+        "full_refresh_stream": orders,
+        "incremental_stream": {**definitions()["windows"], "name": "orders"},
+    }
+    file = written(tmp_path, streams=[windows, links, delegating])
+    found = {row["name"]: row for row in manifest("check", file, "--config", config, "--json").json}
+    assert found["windows"]["syncs"] == ["full", "incremental append"]
+    assert found["windows"]["why_syncs"] == "by day; merge needs a primary key"
+    assert found["links"]["syncs"] == ["full"]
+    assert "IncrementingCountCursor" in found["links"]["why_syncs"]
+    assert found["orders"]["why_syncs"] == "by day, changes by incremental_stream"
+    links["incremental_sync"] = {"type": "CustomIncrementalSync", "class_name": "Cursor"}
+    refused = manifest("check", written(tmp_path, streams=[links]), "--config", config, code=1)
+    assert "streams.0.incremental_sync: CustomIncrementalSync is code for airbyte-cdk before 7" in refused.err
 
 
 @needs_cdk

@@ -231,6 +231,21 @@ def test_a_partition_without_a_value_is_refused(tmp_path: Path) -> None:
         write_data_file(f"{tmp_path}/a", rows(), FileLayout(schema, spec))
 
 
+def test_a_struct_that_no_row_has_is_null_although_its_fields_are_required(catalog: SqlCatalog) -> None:
+    sync = StructType(NestedField(3, "sync_id", LongType(), required=True))
+    both = StructType(NestedField(4, "of", sync, required=False), NestedField(5, "more", StringType(), required=False))
+    columns = (NestedField(1, "id", LongType()), NestedField(2, "meta", sync), NestedField(6, "outer", both))
+    table = catalog.create_table("raw.other", Schema(*columns))
+    layout = FileLayout.of(table.metadata)
+    rows_of_ours = pa.Table.from_pylist([{"id": 1, "outer": {"more": "x"}}, {"id": 2, "outer": None}])
+    [file] = write_data_files(f"{table.location()}/data", conform(rows_of_ours, layout.arrow), layout)
+    append_files(table, [file], {})
+    assert table.scan().to_arrow().to_pylist() == [
+        {"id": 1, "meta": None, "outer": {"of": None, "more": "x"}},
+        {"id": 2, "meta": None, "outer": None},
+    ]
+
+
 def test_names_that_avro_lacks_are_replaced_in_the_file_and_found_by_id(catalog: SqlCatalog) -> None:
     records: list[dict[str, Any]]
     schema = pa.schema([("größe in cm", pa.int64()), ("a-b", pa.list_(pa.struct([("1 x", pa.string())])))])

@@ -26,6 +26,9 @@ def state_of(*values: str) -> SyncState:
 LARGE = state_of(*(f"2026-01-01T00:00:00.{number:06d}Z" for number in range(10_000)))
 
 
+OF_SOURCE = SyncState(RULES, {}, of_source={"updated_at": "2026", "states": [{"partition": {"a": 1}, "cursor": None}]})
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     lake = Lake(tmp_path)
@@ -37,7 +40,7 @@ def table_of(lake: Lake) -> Table:
     return lake.catalog.load_table(NAME)
 
 
-@pytest.mark.parametrize("state", [state_of("a"), LARGE, SyncState(RULES, {"x": "1"}, {"x": 3})])
+@pytest.mark.parametrize("state", [state_of("a"), LARGE, SyncState(RULES, {"x": "1"}, {"x": 3}), OF_SOURCE])
 def test_a_state_is_read_back_and_readers_see_the_same_rows(lake: Lake, state: SyncState) -> None:
     write_state(lake.catalog, NAME, state)
     assert read_state(table_of(lake)) == state
@@ -126,6 +129,7 @@ def test_a_damaged_or_missing_file_is_told(lake: Lake) -> None:
         {"version": 1, "rules": {}, "values": {"a": 1}},
         {"version": 1, "rules": {}, "values": {}, "unlisted": {"a": "x"}},
         {"version": 1, "rules": {}, "values": {}, "more": 1},
+        {"version": 1, "rules": {}, "values": {}, "of_source": []},
     ],
 )
 def test_another_value_is_no_state(value: object) -> None:

@@ -12,6 +12,7 @@ from jinja2 import Template
 
 from airflow_provider_rfr.operators import IncrementalSyncOperator
 from airflow_provider_rfr.sample_api import SHOP
+from airflow_provider_rfr.streams.incremental import CursorWindow
 from tests.airflow_versions import needs_sdk_timetables
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,15 +51,23 @@ def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest
 
 
 def test_the_incremental_example_parses_to_an_hourly_and_a_weekly_dag(monkeypatch: pytest.MonkeyPatch) -> None:
-    [(name, code)] = examples_in("docs/incremental.md").items()
-    assert name == "shipments"
-    hourly, weekly = dags_of(name, code, monkeypatch)
+    hourly, weekly = dags_of("shipments", examples_in("docs/incremental.md")["shipments"], monkeypatch)
     task, trigger = hourly.task_dict["refresh"], weekly.task_dict["trigger"]
     assert isinstance(task, IncrementalSyncOperator)
     assert (str(hourly.schedule), hourly.max_active_runs, str(weekly.schedule)) == ("@hourly", 1, "@weekly")
     assert (trigger.trigger_dag_id, set(trigger.conf)) == (hourly.dag_id, set(hourly.params))
     for asked in (False, True):
         assert Template(task.full_refresh).render(params={"full_refresh": asked}) == str(asked)
+
+
+@needs_sdk_timetables
+def test_the_example_of_a_backfill_reads_the_data_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = examples_in("docs/incremental.md")["shipments_by_day"]
+    [dag] = dags_of("shipments_by_day", code, monkeypatch)
+    window = Template(dag.task_dict["refresh"].window)
+    first, last = "2026-01-01 00:00:00+00:00", "2026-01-02 00:00:00+00:00"
+    rendered = window.render(data_interval_start=first, data_interval_end=last)
+    assert str(CursorWindow.parse(rendered)) == "2026-01-01T00:00:00.000000Z/2026-01-02T00:00:00.000000Z"
 
 
 def test_the_readme_backfills_and_mapped_tasks_have_an_example() -> None:

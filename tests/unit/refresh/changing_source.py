@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_rfr.streams import NextPage, Page, PagedStream
 from airflow_provider_rfr.streams.core import canonical_json
-from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn, IncrementalRead
+from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn, CursorWindow, IncrementalRead
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 RECORDS: list[dict[str, Any]] = []
@@ -36,6 +36,10 @@ class Bounds(IncrementalRead):
     def slices(self, values: Mapping[str, str], opened_at: datetime) -> Iterable[Mapping[str, Any]]:
         for shop in self._shops:
             yield {"shop": shop, "since": values.get(canonical_json({"shop": shop}), "")}
+
+    def window_slices(self, window: CursorWindow) -> Iterable[Mapping[str, Any]]:
+        # As an API that knows no upper bound.
+        return ({"shop": shop, "since": window.start} for shop in self._shops)
 
     def partition_of(self, stream_slice: Mapping[str, Any]) -> str:
         return canonical_json({"shop": stream_slice["shop"]})

@@ -31,6 +31,19 @@ MOMENT, INTEGER, TEXT = (CursorColumn("c", kind) for kind in ("datetime", "integ
         (pa.array(["01.03.2026 12:00"]), CursorColumn("c", format="%d.%m.%Y %H:%M"), "2026-03-01T12:00:00.000000Z"),
         (pa.array([1772366400]), CursorColumn("c", format="epoch"), "2026-03-01T12:00:00.000000Z"),
         (pa.array(["1772366400000"]), CursorColumn("c", format="epoch_ms"), "2026-03-01T12:00:00.000000Z"),
+        (pa.array([1772366400.5]), CursorColumn("c", format="epoch"), "2026-03-01T12:00:00.500000Z"),
+        (pa.array(["1772366400.5"]), CursorColumn("c", format="epoch"), "2026-03-01T12:00:00.500000Z"),
+        (pa.array([1772366400000000]), CursorColumn("c", format="epoch_us"), "2026-03-01T12:00:00.000000Z"),
+        (
+            pa.array([1772366400000]),
+            CursorColumn("c", format="%Y", tried_before=("epoch_ms",)),
+            "2026-03-01T12:00:00.000000Z",
+        ),
+        (
+            pa.array(["03.01.2026"]),
+            CursorColumn("c", format="%d.%m.%Y", tried_before=("%m.%d.%Y",)),
+            "2026-03-01T00:00:00.000000Z",
+        ),
         (pa.array([2**62]), INTEGER, str(2**62)),
         (pa.array([Decimal(2**80)], pa.decimal128(38, 0)), INTEGER, str(2**80)),
         (pa.array(["é"]), TEXT, "é"),
@@ -48,6 +61,7 @@ def test_fractions_and_zones_do_not_mislead_the_comparison() -> None:
     texts = pa.array(["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.5Z", "2026-03-01T13:00:00+02:00", None, "soon"])
     values = comparable(texts, MOMENT)
     assert values.null_count == 2
+    assert comparable(pa.array([1e300, -1e300, 1.0]), CursorColumn("c", format="epoch")).null_count == 2
     assert pc.max(values).as_py() == (NOON + timedelta(seconds=0.5)).timestamp() * 1_000_000
 
 

@@ -9,14 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
+from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.sync_state import read_state
 from airflow_provider_rfr.refresh import merge, merge_task
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.merge_task import SearchTask
+from airflow_provider_rfr.refresh.publish import Publisher
+from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
 from tests.kill_points import intercept
+from tests.unit.messages import raises
 from tests.unit.refresh import changing_source
 from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
 from tests.unit.refresh.in_driver import refresh_of
@@ -36,13 +39,17 @@ class Shop:
         """Add a version of a record to what the API gives."""
         RECORDS.append({"id": number, "updated_at": moment(at), "value": value, "shop": shop, **more})
 
-    def sync(self, mode: str = "merge", full: bool = False, **options: Any) -> RefreshFigures:
+    def sync(
+        self, mode: str = "merge", full: bool = False, window: str | None = None, run: str | None = None, **options: Any
+    ) -> RefreshFigures:
         document = {
             "source": {"class": f"{changing_source.__name__}:Orders", "config": self.config},
             "streams": ["orders"],
             "target": TABLE,
             "lake": {"name": "rfr", "properties": self.properties},
             "sync": "full" if full else "incremental",
+            "window": window,
+            "run": {"key": run},
             "options": {"mode": "replace" if full else mode, "max_deleted": 1, "max_shrink": None, **options},
         }
         ASKED.clear()
@@ -89,6 +96,7 @@ def test_the_first_sync_reads_everything_and_the_next_one_changes_alone(shop: Sh
         "deleted": 0,
         "unknown_deletions": 0,
         "older_versions": 0,
+        "outside": 0,
     }
     assert second.rows == 6
     assert shop.state == {'{"shop":"a"}': "2024-01-01T00:00:11.000000Z"}
@@ -404,3 +412,116 @@ def test_keys_that_differ_only_in_type_are_refused(shop: Shop) -> None:
     RECORDS[-1]["id"] = "5"
     with pytest.raises(PublishRefusedError, match="integer, string"):
         shop.sync()
+
+
+def fails(*_: Any, **__: Any) -> None:
+    raise OSError("the catalog is away")
+
+
+class TestWindow:
+    """Backfills: a fixed window of the cursor, which leaves the state as it is."""
+
+    WINDOW = f"{moment(1)}/{moment(3)}"
+
+    def test_records_from_the_start_on_and_before_the_end_are_merged_and_the_others_left_out(self, shop: Shop) -> None:
+        begun(shop, 6)
+        state, snapshot = shop.state, shop.table.metadata.current_snapshot_id
+        shop.table.delete("id > 0")
+        shop.change(9, 20, "not synced yet")
+        figures = shop.sync(window=self.WINDOW)
+        assert counted(figures) == {"inserted": 2, "outside": 4}
+        assert {bound for bound, _ in ASKED} == {"2024-01-01T00:00:01.000000Z"}
+        assert shop.rows() == [(0, "x"), (1, "x"), (2, "x")]
+        assert shop.state == state
+        assert shop.table.metadata.current_snapshot_id != snapshot
+        assert counted(shop.sync(window=self.WINDOW)) == {"unchanged": 2, "outside": 4}
+        assert counted(shop.sync()) == {"inserted": 2}  # from the state on, as if there had been no window
+
+    def test_a_newer_row_stays(self, shop: Shop) -> None:
+        begun(shop)
+        shop.change(1, 10, "newer")
+        shop.sync()
+        del RECORDS[-1]  # as an API that still gives the older version
+        assert counted(shop.sync(window=self.WINDOW)) == {"stale": 1, "unchanged": 1}
+        assert (1, "newer") in shop.rows()
+
+    def test_versions_of_a_window_are_appended_once(self, shop: Shop) -> None:
+        begun(shop)
+        shop.change(1, 2.5, "between")
+        assert counted(shop.sync("append", window=self.WINDOW)) == {"inserted": 1, "unchanged": 2}
+        assert counted(shop.sync("append", window=self.WINDOW)) == {"unchanged": 3}
+
+    def test_numbers_have_windows_too(self, shop: Shop) -> None:
+        shop.config = {"cursor": "version"}
+        for number in range(4):
+            shop.change(number, 0, version=number)
+        shop.sync(window="1/3")
+        assert [number for number, _ in shop.rows()] == [1, 2]
+        assert read_state(shop.table) is None
+        shop.sync()
+        assert [number for number, _ in shop.rows()] == [0, 1, 2, 3]
+
+    def test_an_empty_window_of_a_table_that_is_not_there_makes_none(self, shop: Shop) -> None:
+        figures = shop.sync(window=self.WINDOW)
+        assert (figures.rows, figures.snapshot_id) == (0, None)
+        assert not shop.catalog.table_exists(TABLE)
+
+    @pytest.mark.parametrize(
+        ("cursor", "window"),
+        [("updated_at", "1/3"), ("version", WINDOW), ("updated_at", "2026-01-01/2026-01-01"), ("version", "3/1")],
+    )
+    def test_a_window_of_another_type_is_refused_before_a_request(self, shop: Shop, cursor: str, window: str) -> None:
+        shop.config = {"cursor": cursor}
+        with raises(ConfigurationError):
+            shop.sync(window=window)
+        assert not ASKED
+
+    def test_another_key_than_the_table_was_synced_with_is_refused(self, shop: Shop) -> None:
+        begun(shop)
+        shop.config = {"key": ["id", "value"]}
+        with pytest.raises(SyncStateError, match="primary_key"):
+            shop.sync(window=self.WINDOW)
+
+    def test_only_a_run_with_the_same_window_goes_on_with_its_pages(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun(shop, 8)
+
+        window, other = f"{moment(0)}/{moment(7)}", f"{moment(0)}/{moment(8)}"
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="away"):
+            patched.setattr(ChangesPublisher, "publish", fails)
+            shop.sync(window=window, run="d/backfill/t/1")
+        assert [token for _, token in ASKED] == [None, 3, 6]
+        shop.sync(window=window, run="d/backfill/t/1")
+        assert not ASKED
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="away"):
+            patched.setattr(ChangesPublisher, "publish", fails)
+            shop.sync(window=window, run="d/backfill/t/2")
+        shop.sync(window=other, run="d/backfill_2/t/3")
+        assert [token for _, token in ASKED] == [None, 3, 6]
+
+    def test_a_sync_does_not_go_on_with_a_window_nor_a_window_with_a_sync(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun(shop, 8)
+
+        shop.table.delete("id = 2")
+        shop.change(9, 20)
+        for first, then in ((self.WINDOW, None), (None, self.WINDOW)):
+            with monkeypatch.context() as patched, pytest.raises(OSError, match="away"):
+                patched.setattr(ChangesPublisher, "publish", fails)
+                shop.sync(window=first)
+            shop.sync(window=then)
+            assert ASKED
+        assert [number for number, _ in shop.rows()] == [0, 1, 2, 3, 4, 5, 6, 7, 9]
+
+    def test_a_full_refresh_that_was_begun_is_finished_first(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(5):
+            shop.change(number, number)
+
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="away"):
+            patched.setattr(Publisher, "publish", fails)
+            shop.sync()
+        assert shop.sync(window=self.WINDOW).changes is None
+        assert not ASKED
+        assert len(shop.rows()) == 5

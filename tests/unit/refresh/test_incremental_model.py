@@ -1,5 +1,5 @@
 """Random histories of a table and an API, compared with a dictionary: changes, deletions, late and repeated records,
-syncs that die at any write, full refreshes, rollbacks, and what others do to the table."""
+syncs and windows that die at any write, full refreshes, rollbacks, and what others do to the table."""
 
 from __future__ import annotations
 
@@ -37,14 +37,28 @@ class Model:
 
     :ivar rows: of the table
     :ivar bound: the state of the sync, in seconds; None before the first
+    :ivar is_synced: the table has a state, if only an empty one
     """
 
     rows: list[Row] = field(default_factory=list)
     bound: float | None = None
+    is_synced: bool = False
 
     def sync(self, given: list[Row]) -> None:
-        """Take over what a sync reads."""
+        """Take over what a sync reads; the first one replaces the rows."""
+        if not self.is_synced:
+            self.rows, self.is_synced = [], True
         batch = [record for record in given if self.bound is None or record["at"] >= self.bound]
+        self.merge(batch)
+        times = [record["at"] for record in batch]
+        self.bound = max([*times, *([] if self.bound is None else [self.bound])], default=None)
+
+    def window(self, given: list[Row], start: float, end: float) -> None:
+        """Take over the records of a window; the state stays."""
+        self.merge([record for record in given if start <= record["at"] < end])
+
+    def merge(self, batch: list[Row]) -> None:
+        """Replace rows by records that are not older."""
         newest: dict[int, tuple[float, int, Row]] = {}
         for place, record in enumerate(batch):
             version = (record["at"], place, record)
@@ -56,12 +70,10 @@ class Model:
             self.rows = [row for row in self.rows if row["id"] != number]
             if not record.get("deleted"):
                 self.rows.append(_row(record))
-        times = [record["at"] for record in batch]
-        self.bound = max([*times, *([] if self.bound is None else [self.bound])], default=None)
 
     def full(self, given: list[Row]) -> None:
         """Take over what a full refresh reads."""
-        self.rows, self.bound = [], None
+        self.bound, self.is_synced = None, False
         self.sync(given)
 
 
@@ -83,7 +95,8 @@ class History:
 
     def step(self) -> None:
         """Do one thing."""
-        names = ["change"] * 4 + ["sync"] * 4 + ["killed", "killed", "full", "rollback", "append", "delete", "repeat"]
+        names = ["change"] * 4 + ["sync"] * 4 + ["window"] * 2
+        names += ["killed", "killed", "full", "rollback", "append", "delete", "repeat"]
         name = self.random.choice(names)
         self.log.append(name)
         getattr(self, name)()
@@ -115,6 +128,19 @@ class History:
         self.model.sync(self.given)
         self.note()
 
+    def window(self, dies_at: int = 0, after: bool = False) -> None:
+        """Read a window; if it is to die at one of its writes, run it again after that."""
+        start, end = sorted(round(self.random.uniform(0, self.now + 1), 3) for _ in range(2))
+        end = max(end, start + 0.001)
+        kind = {"sync": "incremental", "mode": "merge", "window": f"{moment(start)}/{moment(end)}"}
+        self.log.append(kind["window"])
+        if dies_at:
+            self.run(kind, dies_at, after)
+        self.run(kind)
+        self.model.window(self.given, start, end)
+        if self.catalog.table_exists(TABLE):
+            self.note()
+
     def full(self) -> None:
         self.run({"sync": "full", "mode": "replace"})
         self.model.full(self.given)
@@ -124,6 +150,9 @@ class History:
         """Let a sync die at one of its writes, and run it again."""
         at, after = self.random.randint(1, 12), self.random.random() < 0.5
         self.log.append(f"dies at write {at}, after: {after}")
+        if self.random.random() < 0.3:
+            self.window(at, after)
+            return
         self.run({"sync": "incremental", "mode": "merge"}, at, after)
         self.sync()
 
@@ -167,6 +196,7 @@ class History:
             "target": TABLE,
             "lake": {"name": "rfr", "properties": self.properties},
             "sync": kind["sync"],
+            "window": kind.get("window"),
             "options": {"mode": kind["mode"], "max_deleted": 1, "max_shrink": None, "allow_empty": True},
         }
         records = [self._given(record) for record in self.given]

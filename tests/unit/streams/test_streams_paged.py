@@ -225,7 +225,7 @@ def test_a_stream_without_state_has_one_page_a_slice_and_its_log_lines_are_no_re
         stream.read_page({}, 7)
 
 
-def test_the_state_of_an_incremental_stream_is_no_page() -> None:
+def test_the_state_of_an_incremental_stream_is_in_the_token_of_a_last_empty_page() -> None:
     class Incremental(Structured):
         cursor_field = "updated_at"
 
@@ -233,7 +233,10 @@ def test_the_state_of_an_incremental_stream_is_no_page() -> None:
             self._state = {"updated_at": "2026-01-01"}
             return [{"id": 1}]
 
-    assert as_paged(Incremental()).read_page({}, None).next == Complete()
+    stream = as_paged(Incremental())
+    first = stream.read_page({}, None)
+    assert (first.records, first.next) == ([{"id": 1}], NextPage({"state": {"updated_at": "2026-01-01"}}))
+    assert stream.read_page({}, first.next.token).next == Complete()
 
 
 def test_an_adapter_says_what_its_stream_says() -> None:

@@ -13,7 +13,7 @@ from manifest_api import Api
 def _the_cdk_is_imported_as_in_production() -> None:
     """Before a test imports it itself."""
     if importlib.util.find_spec("airbyte_cdk") is not None:
-        from airflow_provider_rfr.streams.airbyte._cdk import cdk_version
+        from airflow_provider_rfr.streams.airbyte._installed import cdk_version
 
         cdk_version()
 

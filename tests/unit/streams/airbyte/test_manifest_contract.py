@@ -1,4 +1,4 @@
-"""What ``_cdk`` uses of airbyte-cdk that is not public: this fails first where a new version of it has changed.
+"""What the package uses of airbyte-cdk that is not public: this fails first where a new version of it has changed.
 
 `scripts/lowest_cdk.sh` runs it with the lowest version that pyproject.toml allows, `make check` with the newest.
 """
@@ -22,13 +22,13 @@ import requests
 from manifest_api import KEY, Api, needs_cdk, shop_with
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
-from airflow_provider_rfr.streams.airbyte import _cdk, _guard
+from airflow_provider_rfr.streams.airbyte import _cdk, _cursors, _guard, _installed
 from airflow_provider_rfr.streams.loader import load_stream
 from tests.unit.messages import raises
 
 pytestmark = needs_cdk
 
-TREE = ast.parse(Path(_cdk.__file__).read_text())
+CDK, INSTALLED, CURSORS = (ast.parse(Path(str(module.__file__)).read_text()) for module in (_cdk, _installed, _cursors))
 
 
 class Parts:
@@ -70,6 +70,10 @@ PRIVATE: dict[str, tuple[Callable[[Parts], Any], Callable[[Any], bool]]] = {
     "_disable_cache": (lambda parts: parts.source._constructor, lambda value: value is True),
     "_source_config": (lambda parts: parts.source, lambda value: len(value["streams"]) == 3),
     "_config": (lambda parts: parts.source, lambda value: value["api_key"] == KEY),
+    "_connector_state_manager": (
+        lambda parts: parts.source,
+        lambda value: list(inspect.signature(value.get_stream_state).parameters) == ["stream_name", "namespace"],
+    ),
     "_stream_configs": (
         lambda parts: parts.source,
         lambda value: list(inspect.signature(value).parameters) == ["manifest"],
@@ -100,21 +104,21 @@ def test_a_private_name_of_the_cdk_is_what_it_is_taken_for(name: str, parts: Par
     assert is_right(getattr(owner(parts), name))
 
 
-def private_names() -> Iterator[str]:
-    """Names with an underscore of objects that are not of ``_cdk`` itself."""
-    own = {node.name for node in ast.walk(TREE) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    attributes = [node for node in ast.walk(TREE) if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
+def private_names(tree: ast.Module) -> Iterator[str]:
+    """Names with an underscore of objects that are not of the module itself."""
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
     own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store) and _is_of_self(node)}
     for attribute in attributes:
         if not attribute.attr.startswith("__") and not (_is_of_self(attribute) and attribute.attr in own):
             yield attribute.attr
-    for call in ast.walk(TREE):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "_replace":
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "replace_name":
             [name] = [
                 part.value for part in call.args if isinstance(part, ast.Constant) and isinstance(part.value, str)
             ]
             yield from [name] if name.startswith("_") else []
-    for node in ast.walk(TREE):
+    for node in ast.walk(tree):
         # A class that is derived from one of the CDK's replaces its methods.
         if isinstance(node, ast.ClassDef) and node.bases:
             methods = (statement.name for statement in node.body if isinstance(statement, ast.FunctionDef))
@@ -126,12 +130,22 @@ def _is_of_self(node: ast.Attribute) -> bool:
 
 
 def test_no_other_private_name_is_used() -> None:
-    assert set(private_names()) == set(PRIVATE)
+    of_cursors = {name for names in _cursors._NAMES.values() for name in names}
+    used, by_cursors = {*private_names(CDK), *private_names(INSTALLED)}, set(private_names(CURSORS))
+    assert (used - set(PRIVATE), set(PRIVATE) - used) == ({"_partition_router"}, set())
+    assert (by_cursors - set(PRIVATE) - of_cursors, of_cursors - by_cursors) == (set(), set())
+
+
+def test_a_cursor_without_a_name_that_is_used_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _cursors.check_names()
+    monkeypatch.setitem(_cursors._NAMES, "Timer", ("_started",))
+    with pytest.raises(AttributeError, match="Timer has no _started"):
+        _cursors.check_names()
 
 
 def test_every_name_that_is_imported_from_the_cdk_is_there() -> None:
     names = []
-    for node in ast.walk(TREE):
+    for node in (node for tree in (CDK, INSTALLED, CURSORS) for node in ast.walk(tree)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("airbyte_cdk"):
             module = importlib.import_module(node.module)
             for alias in node.names:
@@ -148,9 +162,9 @@ def test_authenticators_and_components_go_through_the_names_that_are_replaced() 
     from airbyte_cdk.sources.declarative.retrievers import simple_retriever
     from airbyte_cdk.sources.streams.http.requests_native_auth import abstract_oauth
 
-    _cdk.cdk_version()
+    _installed.cdk_version()
     for module in (token, abstract_oauth):
-        assert isinstance(module.requests, _cdk._Requests)
+        assert isinstance(module.requests, _installed._Requests)
         assert "requests." in inspect.getsource(module)
     for module in (http_requester, simple_retriever):
         assert module.combine_mappings([{}, None, ""]) == {}
@@ -210,7 +224,7 @@ def test_a_selector_has_no_further_part_that_could_change_records() -> None:
 
 def test_the_tested_version_is_the_locked_one() -> None:
     lock = Path(__file__).parents[4] / "constraints.txt"
-    assert f"airbyte-cdk=={_cdk.TESTED}" in lock.read_text().splitlines()
+    assert f"airbyte-cdk=={_installed.TESTED}" in lock.read_text().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -231,21 +245,21 @@ def test_a_name_that_is_missing_is_told_with_the_tested_version(missing: str, pr
     program = f"""
 import pkgutil, sys
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
-from airflow_provider_rfr.streams.airbyte import _cdk, _guard
+from airflow_provider_rfr.streams.airbyte import _guard, _installed
 from airflow_provider_rfr.streams.loader import load_stream
-with _cdk._logging_as_it_is():
+with _installed._logging_as_it_is():
     import airbyte_cdk.sources.declarative.concurrent_declarative_source
 delattr(pkgutil.resolve_name({owner!r}), {name!r})
 try:
-    _cdk.cdk_version()
+    _installed.cdk_version()
 except Exception as error:
     print(type(error).__name__, error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("ConfigurationError source.manifest: airbyte-cdk ")
-    assert f"is not as expected ({problem}); this package is tested with {_cdk.TESTED}" in done.stdout
-    assert f"; install airbyte-cdk=={_cdk.TESTED}, on the executors too" in done.stdout
+    assert f"is not as expected ({problem}); this package is tested with {_installed.TESTED}" in done.stdout
+    assert f"; install airbyte-cdk=={_installed.TESTED}, on the executors too" in done.stdout
 
 
 def test_a_name_that_is_missing_later_is_told_with_the_tested_version_too(api: Api) -> None:

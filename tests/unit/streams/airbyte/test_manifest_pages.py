@@ -15,7 +15,7 @@ from manifest_reads import Read, read_by_the_cdk, read_by_us
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams import Complete, NextPage
-from airflow_provider_rfr.streams.airbyte.source import from_json, to_json
+from airflow_provider_rfr.streams.airbyte._slices import from_json, to_json
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 from airflow_provider_rfr.streams.paged import iter_pages
 from tests.unit.messages import check_messages, raises

@@ -26,7 +26,7 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
 )
 from airflow_provider_rfr.streams import ReadContext
-from airflow_provider_rfr.streams.airbyte import _cdk, _guard
+from airflow_provider_rfr.streams.airbyte import _guard, _installed
 from airflow_provider_rfr.streams.loader import load_stream, load_streams
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
 from tests.unit.messages import raises
@@ -60,7 +60,7 @@ logging.getLogger().addHandler(handler)
 closed = []
 handler.close = lambda: closed.append(True)
 level = logging.getLogger().level
-from airflow_provider_rfr.streams.airbyte._cdk import cdk_version
+from airflow_provider_rfr.streams.airbyte._installed import cdk_version
 cdk_version()
 assert logging.getLogger().handlers == [handler], logging.getLogger().handlers
 assert logging.getLogger().level == level
@@ -116,9 +116,9 @@ def test_threads_at_the_first_call_put_our_functions_under_the_cdk_once(monkeypa
         calls.append(threading.get_ident())
         time.sleep(0.2)
 
-    monkeypatch.setattr(_cdk, "_put_ours_under_it", prepare)
-    _cdk._prepared_version.cache_clear()
-    threads = [threading.Thread(target=_cdk.cdk_version) for _ in range(4)]
+    monkeypatch.setattr(_installed, "_put_ours_under_it", prepare)
+    _installed._prepared_version.cache_clear()
+    threads = [threading.Thread(target=_installed.cdk_version) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SyncStateError
-from airflow_provider_rfr.streams.incremental import CursorColumn
+from airflow_provider_rfr.streams.incremental import CursorColumn, CursorWindow
 from airflow_provider_rfr.streams.loader import load_streams
 from airflow_provider_rfr.streams.moments import read_moment, write_moment, zone_of
 from airflow_provider_rfr.streams.rest import _incremental
@@ -163,6 +163,49 @@ def test_a_keyset_may_move_the_lower_bound_itself(api, make):
     )
     [partition] = stream.incremental.slices({"{}": "1"}, NOW)
     assert [record["id"] for record in stream.read_records(partition)] == [2, 3, 4, 5]
+
+
+class TestWindow:
+    """A fixed window of the cursor, which a backfill reads."""
+
+    WINDOW = CursorWindow.parse("2026-02-01/2026-02-11T00:00:00.5Z")
+
+    def bounds(self, stream, window=WINDOW):
+        return [tuple(stream_slice.values()) for stream_slice in stream.incremental.window_slices(window)]
+
+    def test_the_bounds_are_those_of_the_window_wherever_they_are_sent(self, make):
+        assert self.bounds(make(incremental=SINCE)) == [("2026-02-01T00:00:00Z",)]
+        assert self.bounds(make(incremental=UNTIL)) == [("2026-02-01T00:00:00Z", "2026-02-11T00:00:01Z")]
+        assert self.bounds(make(incremental=WEEKS)) == [
+            ("2026-02-01T00:00:00Z", "2026-02-08T00:00:00Z"),
+            ("2026-02-08T00:00:00Z", "2026-02-11T00:00:01Z"),
+        ]
+        days = {**UNTIL, "format": "%Y-%m-%d"}
+        assert self.bounds(make(incremental=days)) == [("2026-02-01", "2026-02-12")]
+
+    def test_a_window_may_begin_before_the_start_and_is_read_with_the_lookback(self, make):
+        window = CursorWindow.parse("2020-01-01/2020-01-02")
+        exclusive = {**UNTIL, "lookback": "PT1S"}
+        assert self.bounds(make(incremental=exclusive), window) == [("2019-12-31T23:59:59Z", "2020-01-02T00:00:00Z")]
+
+    def test_numbers_have_a_lower_bound_alone(self, make):
+        stream = make(incremental={**SINCE, "type": "integer", "start": 5})
+        assert self.bounds(stream, CursorWindow.parse("2/9007199254740993")) == [(2,)]
+
+    def test_each_partition_has_the_window(self, make):
+        stream = make(incremental=SINCE, partitions={"type": "list", "field": "shop", "values": ["a", "b"]})
+        assert self.bounds(stream) == [("a", "2026-02-01T00:00:00Z"), ("b", "2026-02-01T00:00:00Z")]
+
+    def test_moments_without_an_offset_are_in_the_zone_of_the_cursor(self):
+        column = CursorColumn("at", timezone="Europe/Zurich")
+        assert str(CursorWindow.parse("2026-01-01/2026-07-01 06:00", column)) == (
+            "2025-12-31T23:00:00.000000Z/2026-07-01T04:00:00.000000Z"
+        )
+
+    def test_a_window_whose_clocks_were_set_back_is_asked_for_from_the_earlier_hour(self, make):
+        local = {**UNTIL, "format": "%Y-%m-%dT%H:%M:%S", "timezone": "America/New_York"}
+        window = CursorWindow.parse("2026-11-01T05:30Z/2026-11-01T12:00Z")
+        assert self.bounds(make(incremental=local), window) == [("2026-11-01T00:30:00", "2026-11-01T07:00:00")]
 
 
 class TestReached:

@@ -1,0 +1,294 @@
+"""States of other tools, as states of ours: those of an Airbyte connection, and those of a dlt pipeline.
+
+Read are Airbyte's protocol messages (STREAM, GLOBAL, LEGACY), what its API and its UI export, and of dlt the file
+``state.json`` of a pipeline's working folder, or a row of the table ``_dlt_pipeline_state``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pyarrow as pa
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.sync_state import SyncState
+from airflow_provider_rfr.lake.table_reader import live_files
+from airflow_provider_rfr.refresh.cursor_values import comparable, text_of
+from airflow_provider_rfr.refresh.sync import rules_of
+from airflow_provider_rfr.streams.core import Complete, key_paths, load_state
+from airflow_provider_rfr.streams.incremental import CursorColumn, IncrementalRead, StatefulRead
+from airflow_provider_rfr.streams.moments import read_moment, write_moment
+from airflow_provider_rfr.streams.paged import PagedStream
+from airflow_provider_rfr.streams.read import ConnectorStateManager
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+_FORMS: Final = (
+    "give the state of an Airbyte connection (its messages, or the JSON that its UI or API shows), or of dlt the file"
+    " state.json in the pipeline's working folder"
+)
+_MOST_NAMED: Final = 20
+_OWN_COLUMNS: Final = ("_airbyte_", "_dlt_")
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignState:
+    """The state of one stream in another tool.
+
+    :ivar content: Airbyte's ``stream_state``; of dlt the last values, by the path of the cursor
+    """
+
+    tool: Literal["airbyte", "dlt"]
+    content: Mapping[str, Any]
+
+
+def states_in(text: str) -> dict[str, ForeignState]:
+    """Return the states in the text of a file, by the names of their streams.
+
+    A stream with a namespace, and a dlt resource whose name several sources have, are called ``namespace.name``.
+
+    :raises ConfigurationError: it has another form, or no state
+    """
+    document = _document_in(text)
+    states = _dlt_states(document) if _is_of_dlt(document) else _airbyte_states(document)
+    if not states:
+        raise ConfigurationError("file", "has no state of a stream", _FORMS)
+    return states
+
+
+def _document_in(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        # What a connector prints: messages line by line.
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        pass
+    if (document := _unpacked(text)) is not None:
+        return document
+    raise ConfigurationError("file", "is not JSON", _FORMS)
+
+
+def _unpacked(text: Any) -> Any:
+    """Return the content of a column ``state`` of ``_dlt_pipeline_state``; None if the text is none."""
+    try:
+        return json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+    except (TypeError, ValueError, binascii.Error, zlib.error):
+        return None
+
+
+def _is_of_dlt(document: Any) -> bool:
+    return isinstance(document, Mapping) and ("sources" in document or "engine_version" in document)
+
+
+def _dlt_states(document: Mapping[str, Any]) -> dict[str, ForeignState]:
+    if "sources" not in document:
+        document = _unpacked(document.get("state")) or {}
+    found: list[tuple[str, str, ForeignState]] = []
+    for source, content in _mapping(document.get("sources"), "sources").items():
+        for resource, kept in _mapping(content.get("resources", {}), f"sources.{source}.resources").items():
+            cursors = kept.get("incremental") or {}
+            values = {path: _plain(cursor["last_value"]) for path, cursor in cursors.items() if "last_value" in cursor}
+            if values:
+                found.append((source, resource, ForeignState("dlt", values)))
+    names = [resource for _, resource, _ in found]
+    return {
+        resource if names.count(resource) == 1 else f"{source}.{resource}": state for source, resource, state in found
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without the character before it by which dlt notes the type of a decimal, a time or a date."""
+    return value[1:] if isinstance(value, str) and "\uf026" <= value[:1] <= "\uf02f" else value
+
+
+def _airbyte_states(document: Any) -> dict[str, ForeignState]:
+    manager = ConnectorStateManager()
+    for message in document if isinstance(document, list) else [document]:
+        for name, namespace, state in _airbyte_entries(_mapping(message, "state")):
+            manager.update_state_for_stream(name, namespace, state)
+    states = {}
+    for message in manager.messages():
+        descriptor, content = message["stream"]["stream_descriptor"], message["stream"]["stream_state"]
+        names = (descriptor.get("namespace"), descriptor["name"])
+        states[".".join(filter(None, names))] = ForeignState("airbyte", content)
+    return states
+
+
+_CONTAINERS: Final = ("stream", "global", "stream_states", "stream_state", "global_state", "state", "data")
+"""Fields of messages and of the API's objects with the states; the first that is there counts."""
+
+
+def _airbyte_entries(message: Mapping[str, Any]) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
+    """Yield name, namespace and state of the streams in one message, or in one object of Airbyte's API."""
+    part = next((part for name in _CONTAINERS if (part := _field(message, name)) is not None), None)
+    if (descriptor := _field(message, "stream_descriptor")) is not None:
+        name = _mapping(descriptor, "stream_descriptor").get("name")
+        if not isinstance(name, str):
+            raise ConfigurationError("file", f"{descriptor!r} names no stream", "give stream_descriptor.name")
+        yield name, descriptor.get("namespace"), _mapping(_field(message, "stream_state") or {}, name)
+    elif _field(message, "shared_state"):
+        problem = "has a state that its streams share, from which no single stream can continue"
+        raise ConfigurationError("file", problem, "run once with full_refresh")
+    elif part is not None:
+        for entry in part if isinstance(part, list) else [part]:
+            yield from _airbyte_entries(_mapping(entry, "state"))
+    elif not isinstance(message.get("type"), str):
+        # The oldest form: states by the names of streams. Other messages that a connector prints have a type.
+        for name, state in message.items():
+            yield name, None, _mapping(state, name)
+
+
+def _field(message: Mapping[str, Any], name: str) -> Any:
+    """Return a field of a message, which Airbyte's API writes in camel case."""
+    first, *others = name.split("_")
+    return message.get(name, message.get(first + "".join(map(str.capitalize, others))))
+
+
+def _mapping(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigurationError("file", f"{place} is {type(value).__name__}, not a mapping", _FORMS)
+    return value
+
+
+def choose(states: Mapping[str, ForeignState], name: str | None) -> ForeignState:
+    """Return the state of a stream; without a name, of the only one.
+
+    :raises ConfigurationError: there is none, or a name is needed
+    """
+    named = ", ".join(sorted(states)[:_MOST_NAMED]) + (" ..." if len(states) > _MOST_NAMED else "")
+    if name is None and len(states) > 1:
+        raise ConfigurationError("--stream", f"is needed: the file has {len(states)} streams", f"one of {named}")
+    if name is not None and name not in states:
+        raise ConfigurationError("--stream", f"the file has no state of {name!r}", f"one of {named}")
+    return states[name] if name is not None else next(iter(states.values()))
+
+
+def converted(state: ForeignState, stream: PagedStream) -> SyncState:
+    """Return the state of a table from which a sync of the stream continues where the other tool ended.
+
+    :raises ConfigurationError: the stream is not incremental, or the state does not fit it
+    """
+    read = stream.incremental
+    if read is None:
+        place = f"streams.{stream.name}.incremental"
+        raise ConfigurationError(place, *stream.why_not_incremental)
+    if state.tool == "airbyte" and isinstance(load_state(state.content), Complete):
+        raise ConfigurationError("file", "says that the stream was read in full", "run once with full_refresh")
+    if isinstance(read, StatefulRead):
+        content = state.content
+        if state.tool == "dlt":
+            content = {read.column.name: _of_cursor(content, read.column)}
+        return SyncState(rules_of(stream, read), {}, of_source=read.of_connection(content))
+    values = {}
+    for partition, cursor in _partitions(state.content):
+        key = _partition_key(read, partition)
+        values[key] = _text(_value_in(cursor, read.column), read.column, cursor.get("lookback_window"))
+    return SyncState(rules_of(stream, read), values)
+
+
+def _partitions(content: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield the partitions of a state, each with its cursor; ``{}`` is the stream as a whole."""
+    if content.get("use_global_cursor"):
+        yield {}, {**_mapping(content.get("state"), "state"), "lookback_window": content.get("lookback_window")}
+    elif isinstance(entries := content.get("states"), list):
+        for entry in entries:
+            partition, cursor = (
+                _mapping(_mapping(entry, "states").get(name), name) for name in ("partition", "cursor")
+            )
+            yield {name: value for name, value in partition.items() if name != "parent_slice"}, cursor
+    else:
+        yield {}, content
+
+
+def _partition_key(read: IncrementalRead, partition: Mapping[str, Any]) -> str:
+    try:
+        key = read.partition_of(partition)
+    except KeyError as error:
+        problem = f"the stream's partitions have a field {error}, and those of the state {sorted(partition) or 'none'}"
+    else:
+        if set(json.loads(key)) == set(partition):
+            return key
+        problem = f"the state's partitions have the fields {sorted(partition)}, and those of the stream others"
+    raise ConfigurationError("file", problem, "rename the fields in the file, or run once with full_refresh")
+
+
+def _value_in(cursor: Mapping[str, Any], column: CursorColumn) -> Any:
+    slices = cursor.get("slices")
+    if not isinstance(slices, list) or "state_type" not in cursor:
+        return _of_cursor({name: value for name, value in cursor.items() if name != "lookback_window"}, column)
+    if not slices:
+        raise ConfigurationError("file", "the state has no slices", "run once with full_refresh")
+    # Until where there is no gap, as Airbyte's own reader sees it.
+    first = min((_mapping(item, "slices") for item in slices), key=lambda item: str(item.get("start")))
+    return first.get("most_recent_cursor_value") or first.get("start")
+
+
+def _of_cursor(values: Mapping[str, Any], column: CursorColumn) -> Any:
+    by_name = {str(path).removeprefix("$."): value for path, value in values.items()}
+    if column.name in by_name:
+        return by_name[column.name]
+    if len(by_name) == 1 and not isinstance(next(iter(by_name.values())), (Mapping, list)):
+        # Of another name there, or inside of an object that the stream's transformations take apart.
+        return next(iter(by_name.values()))
+    cursors = f"the cursors {', '.join(sorted(by_name))}" if by_name else "no cursor"
+    problem = f"the state has {cursors}, and the stream's is {column.name}"
+    raise ConfigurationError("file", problem, "leave the value of one cursor in the file")
+
+
+def _text(value: Any, column: CursorColumn, lookback: Any) -> str:
+    """Return a value in the form of our states.
+
+    :param lookback: seconds that the other tool would read again; None for none
+    """
+    if column.kind == "text" and isinstance(value, str):
+        return value
+    number = None if value is None or isinstance(value, (bool, Mapping, list)) else _number(str(value), column)
+    if number is None:
+        problem = f"the state's value {value!r} is no {column.kind}"
+        if column.kind == "datetime":
+            problem += f" of ISO 8601 nor of the format {column.format!r}"
+        raise ConfigurationError("file", problem, "write it in that form into the file")
+    text = text_of(number, column)
+    if column.kind == "datetime" and isinstance(lookback, (int, float)):
+        return write_moment(read_moment(text) - timedelta(seconds=lookback))
+    return text
+
+
+def _number(text: str, column: CursorColumn) -> Any:
+    """Return the comparable value of a text; None if it is none."""
+    if column.kind != "datetime":
+        return int(text) if text.lstrip("-").isdecimal() else None
+    forms: Sequence[CursorColumn] = (column, replace(column, format="iso"))
+    values = (comparable(pa.chunked_array([[text]]), form)[0].as_py() for form in forms)
+    return next((value for value in values if value is not None), None)
+
+
+def check_table(stream: PagedStream, table: Table) -> None:
+    """Check that a sync of the stream can continue the table, as it was loaded.
+
+    :raises ConfigurationError: it has rows that can't be replaced, or lacks the key or the cursor, or requires a value
+        in a column that only the other tool fills
+    """
+    assert stream.incremental is not None
+    columns, name = {column.name: column for column in table.schema().fields}, ".".join(table.name())
+    for wanted in (stream.incremental.column.name, *(path[0] for path in key_paths(stream.primary_key))):
+        if wanted not in columns:
+            remedy = "rename the table's column, or add a transformation to the stream"
+            raise ConfigurationError("table", f"{name} has no column {wanted!r}, which {stream.name} has", remedy)
+    own = [column.name for column in columns.values() if column.required and column.name.startswith(_OWN_COLUMNS)]
+    if own:
+        alter = "; ".join(f"ALTER TABLE {name} ALTER COLUMN {column} DROP NOT NULL" for column in own)
+        problem = f"{name} requires a value in {', '.join(own)}, which only the other tool writes"
+        raise ConfigurationError("table", problem, f"run in Spark SQL: {alter}")
+    live_files(table)

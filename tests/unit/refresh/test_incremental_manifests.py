@@ -1,0 +1,316 @@
+"""Incremental syncs by manifests of Airbyte: rows and state as the CDK's own read of the same API leaves them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.sync_state import read_state
+from airflow_provider_rfr.refresh.after_publish import RefreshFigures
+from airflow_provider_rfr.refresh.config import parse_config
+from tests.unit.messages import raises
+from tests.unit.refresh.changing_api import (
+    BY_STEPS,
+    UNASKED,
+    ChangingApi,
+    children_of,
+    datetime_cursor,
+    manifest_of,
+    moment,
+    stream_of,
+)
+from tests.unit.refresh.in_driver import refresh_of
+
+pytest.importorskip("airbyte_cdk")
+
+TABLE = "raw.orders"
+SHOPS = ("a", "b", "c")
+
+
+@pytest.fixture
+def api() -> Iterator[ChangingApi]:
+    server = ChangingApi()
+    yield server
+    server.close()
+
+
+class Synced:
+    """A table that is synced by a manifest, beside a model that the CDK's own read keeps.
+
+    :ivar rows: of the model, by id
+    :ivar state: of the CDK's own read
+    """
+
+    def __init__(self, folder: Path, api: ChangingApi, stream: Mapping[str, Any]) -> None:
+        self.properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+        self.catalog = open_catalog(LakeSettings("rfr", self.properties))
+        self.api = api
+        self.manifest = manifest_of(stream)
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.state: dict[str, Any] | None = None
+
+    def sync(self, end: str, mode: str = "merge", full: bool = False) -> RefreshFigures:
+        """Sync the table; let the CDK read the same, and compare rows, state and requests."""
+        self.api.taken()
+        figures = self.ours(end, mode, full)
+        asked = self.api.taken()
+        read, self.state = self.read_by_the_cdk(end, None if full else self.state)
+        assert asked == self.api.taken()
+        if full:
+            self.rows.clear()
+        self.rows.update({str(row["id"]): row for row in read})
+        names = ("id", "updated_at", "seconds", "value")
+        rows = self.catalog.load_table(TABLE).scan(selected_fields=names).to_arrow().to_pylist()
+        assert {row["id"]: row for row in rows} == {key: {**row, "id": key} for key, row in self.rows.items()}
+        assert len(rows) == len(self.rows)
+        kept = read_state(self.catalog.load_table(TABLE))
+        assert kept is not None and kept.of_source is not None
+        assert without_duration(kept.of_source) == without_duration(self.state)
+        if "lookback_window" in kept.of_source:
+            # New partitions are read from that much earlier; it is how long the sync took.
+            assert self.state is not None and kept.of_source["lookback_window"] >= 1
+            self.state["lookback_window"] = kept.of_source["lookback_window"]
+        return figures
+
+    def ours(self, end: str, mode: str = "merge", full: bool = False) -> RefreshFigures:
+        document = {
+            "source": {"manifest": copy.deepcopy(self.manifest), "config": {"url": self.api.url, "end": end}},
+            "streams": ["orders"],
+            "target": TABLE,
+            "lake": {"name": "rfr", "properties": self.properties},
+            "sync": "full" if full else "incremental",
+            "options": {"mode": "replace" if full else mode, "max_shrink": None, "allow_empty": True},
+        }
+        return refresh_of(parse_config(document), self.catalog).run()
+
+    def read_by_the_cdk(
+        self, end: str, state: Mapping[str, Any] | None
+    ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+        """Read by the CDK's own concurrent source; return records and the last state."""
+        from airbyte_cdk.models import (
+            AirbyteStateBlob,
+            AirbyteStateMessage,
+            AirbyteStateType,
+            AirbyteStreamState,
+            ConfiguredAirbyteCatalogSerializer,
+            StreamDescriptor,
+        )
+        from airbyte_cdk.sources.declarative.concurrent_declarative_source import ConcurrentDeclarativeSource
+
+        stream = {"name": "orders", "json_schema": {}, "supported_sync_modes": ["full_refresh", "incremental"]}
+        modes = {"sync_mode": "incremental", "destination_sync_mode": "append"}
+        catalog = ConfiguredAirbyteCatalogSerializer.load({"streams": [{"stream": stream, **modes}]})
+        blob = None if state is None else AirbyteStateBlob(copy.deepcopy(dict(state)))
+        message = AirbyteStateMessage(AirbyteStateType.STREAM, AirbyteStreamState(StreamDescriptor("orders"), blob))
+        states = [] if state is None else [message]
+        config = {"url": self.api.url, "end": end}
+        source = ConcurrentDeclarativeSource(
+            catalog=None, config=config, state=states, source_config=copy.deepcopy(self.manifest)
+        )
+        source._constructor._disable_cache = True
+        records, last = [], None
+        for item in source.read(logging.getLogger("airbyte"), config, catalog, states):
+            if item.type.name == "RECORD":
+                records.append(dict(item.record.data))
+            if item.type.name == "STATE":
+                last = json.loads(json.dumps(item.state.stream.stream_state.__dict__, default=str))
+        return records, last
+
+
+def without_duration(state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The state without the seconds that its sync took."""
+    state = dict(state or {})
+    state.pop("lookback_window", None)
+    if "states" in state:
+        state["states"] = sorted(state["states"], key=lambda part: json.dumps(part, sort_keys=True))
+    return state
+
+
+CURSORS = {
+    "since a value": datetime_cursor(),
+    "by steps": datetime_cursor(**BY_STEPS),
+    "in a format that reads another moment": datetime_cursor(
+        datetime_format="%Y-%m-%dT%H:%M:%S-12:00",
+        cursor_datetime_formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%SZ"],
+        start_datetime={"type": "MinMaxDatetime", "datetime": moment(0), "datetime_format": "%Y-%m-%dT%H:%M:%SZ"},
+    ),
+    "by numbers": datetime_cursor(
+        **UNASKED,
+        cursor_field="seconds",
+        datetime_format="%s",
+        start_datetime={"type": "MinMaxDatetime", "datetime": moment(0), "datetime_format": "%Y-%m-%dT%H:%M:%SZ"},
+    ),
+    "dropped by the manifest": datetime_cursor(**UNASKED, is_client_side_incremental=True),
+    "a feed": datetime_cursor(**UNASKED, is_data_feed=True),
+}
+
+
+@pytest.mark.parametrize("cursor", CURSORS)
+def test_two_syncs_leave_rows_and_state_of_the_cdk(cursor: str, api: ChangingApi, tmp_path: Path) -> None:
+    api.newest_first = cursor == "a feed"
+    api.change("/orders", range(23), 0)
+    synced = Synced(tmp_path, api, stream_of("/orders", CURSORS[cursor]))
+    synced.sync(moment(200))
+    api.change("/orders", [3, 4, *range(30, 38)], 240)
+    figures = synced.sync(moment(400))
+    assert figures.changes is not None
+    assert (figures.changes["inserted"], figures.changes["updated"]) == (8, 2)
+    synced.sync(moment(500))
+
+
+def filled(api: ChangingApi) -> None:
+    """Fill the API with parents, and with children of each."""
+    api.change("/shops", SHOPS, 0)
+    for place, shop in enumerate(SHOPS):
+        api.change(f"/shops/{shop}", [f"{shop}{number}" for number in range(7)], 10 * place)
+
+
+SUBSTREAMS = {
+    "all parents": children_of(stream_of("/shops", None, "shops"), datetime_cursor()),
+    "by steps": children_of(stream_of("/shops", None, "shops"), datetime_cursor(**BY_STEPS)),
+    "dropped by the manifest": children_of(
+        stream_of("/shops", None, "shops"), datetime_cursor(**UNASKED, is_client_side_incremental=True)
+    ),
+    "a feed": children_of(stream_of("/shops", None, "shops"), datetime_cursor(**UNASKED, is_data_feed=True)),
+    "parents that changed": children_of(
+        stream_of("/shops", datetime_cursor(), "shops"), datetime_cursor(), incremental_dependency=True
+    ),
+    "one state for all": children_of(stream_of("/shops", None, "shops"), datetime_cursor(global_substream_cursor=True)),
+    "listed": stream_of(
+        "/shops/{{ stream_partition.shop }}",
+        datetime_cursor(),
+        partition_router={"type": "ListPartitionRouter", "values": list(SHOPS), "cursor_field": "shop"},
+    ),
+}
+
+
+@pytest.mark.parametrize("parents", SUBSTREAMS)
+def test_each_partition_has_its_own_state_as_with_the_cdk(parents: str, api: ChangingApi, tmp_path: Path) -> None:
+    api.newest_first = parents == "a feed"
+    filled(api)
+    synced = Synced(tmp_path, api, SUBSTREAMS[parents])
+    synced.sync(moment(200))
+    api.change("/shops", ["c", "d"], 210)
+    api.change("/shops/a", ["a1", "a9"], 220)
+    api.change("/shops/c", ["c1", "c9"], 230)
+    api.change("/shops/d", ["d1"], 5000)
+    synced.sync(moment(6000))
+    synced.sync(moment(6001))
+
+
+def test_children_of_parents_that_did_not_change_are_not_asked_for(api: ChangingApi, tmp_path: Path) -> None:
+    filled(api)
+    synced = Synced(tmp_path, api, SUBSTREAMS["parents that changed"])
+    synced.sync(moment(200))
+    api.change("/shops", ["b"], 300)
+    api.change("/shops/b", ["b1"], 301)
+    api.taken()
+    synced.ours(moment(400))
+    assert {path.partition("?")[0] for path in api.taken()} == {"/shops", "/shops/b", "/shops/c"}
+    kept = read_state(synced.catalog.load_table(TABLE))
+    assert kept is not None and kept.of_source is not None
+    assert kept.of_source["parent_state"] == {"shops": {"updated_at": moment(300)}}
+
+
+def test_above_the_limit_of_partitions_there_is_one_state_as_with_the_cdk(
+    api: ChangingApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airbyte_cdk.sources.declarative.incremental.concurrent_partition_cursor import ConcurrentPerPartitionCursor
+
+    monkeypatch.setattr(ConcurrentPerPartitionCursor, "SWITCH_TO_GLOBAL_LIMIT", 3)
+    filled(api)
+    synced = Synced(tmp_path, api, SUBSTREAMS["all parents"])
+    synced.sync(moment(200))
+    assert synced.state is not None
+    assert not synced.state["use_global_cursor"]
+    api.change("/shops", ["d", "e"], 210)
+    api.change("/shops/a", ["a1", "a9"], 220)
+    synced.sync(moment(300))
+    assert synced.state["use_global_cursor"]
+    api.change("/shops/b", ["b1"], 310)
+    synced.sync(moment(400))
+
+
+def test_of_two_definitions_of_a_stream_the_state_decides(api: ChangingApi, tmp_path: Path) -> None:
+    api.change("/orders", range(12), 0)
+    api.change("/changes", range(3), 20)
+    delegating = {
+        "type": "StateDelegatingStream",
+        "name": "orders",
+        "full_refresh_stream": stream_of("/orders", datetime_cursor(**UNASKED)),
+        "incremental_stream": stream_of("/changes", datetime_cursor()),
+    }
+    synced = Synced(tmp_path, api, delegating)
+    synced.sync(moment(200))
+    assert len(synced.rows) == 12
+    api.change("/changes", [1, 50], 210)
+    synced.sync(moment(300))
+    assert len(synced.rows) == 13
+    synced.sync(moment(400), full=True)
+
+
+def test_without_a_key_versions_are_appended(api: ChangingApi, tmp_path: Path) -> None:
+    stream = stream_of("/orders", datetime_cursor())
+    del stream["primary_key"]
+    api.change("/orders", range(3), 0)
+    synced = Synced(tmp_path, api, stream)
+    synced.sync(moment(100), "append")
+    api.change("/orders", [1], 50)
+    synced.ours(moment(200), "append")
+    rows = synced.catalog.load_table(TABLE).scan(selected_fields=("id", "value")).to_arrow().to_pylist()
+    assert sorted((row["id"], row["value"]) for row in rows) == [
+        ("0", moment(0)),
+        ("1", moment(1)),
+        ("1", moment(50)),
+        ("2", moment(2)),
+    ]
+
+
+@pytest.mark.parametrize("cursor", [None, {"type": "IncrementingCountCursor", "cursor_field": "seconds"}])
+def test_a_stream_without_a_datetime_cursor_is_refused_before_anything_is_asked(
+    cursor: Any, api: ChangingApi, tmp_path: Path
+) -> None:
+    synced = Synced(tmp_path, api, stream_of("/orders", cursor))
+    with raises(ConfigurationError) as refused:
+        synced.ours(moment(100))
+    assert refused.value.field == "streams.orders.incremental"
+    assert not api.asked
+
+
+def test_another_cursor_in_the_manifest_asks_for_a_full_refresh(api: ChangingApi, tmp_path: Path) -> None:
+    api.change("/orders", range(3), 0)
+    synced = Synced(tmp_path, api, stream_of("/orders", datetime_cursor()))
+    synced.sync(moment(100))
+    synced.manifest = manifest_of(stream_of("/orders", CURSORS["by numbers"]))
+    with raises(SyncStateError):
+        synced.ours(moment(200))
+    synced.sync(moment(200), full=True)
+
+
+def test_a_cursor_that_the_schema_lacks_becomes_a_column(api: ChangingApi, tmp_path: Path) -> None:
+    stream = stream_of("/orders", datetime_cursor())
+    del stream["schema_loader"]["schema"]["properties"]["updated_at"]
+    api.change("/orders", range(3), 0)
+    synced = Synced(tmp_path, api, stream)
+    synced.sync(moment(100))
+    api.change("/orders", [1], 50)
+    synced.sync(moment(200))
+
+
+def test_a_value_in_the_future_counts_as_the_opening_of_the_sync(api: ChangingApi, tmp_path: Path) -> None:
+    api.change("/orders", [1], 0)
+    api.change("/orders", [2], 24 * 365 * 100)
+    synced = Synced(tmp_path, api, stream_of("/orders", datetime_cursor()))
+    synced.ours(moment(100))
+    kept = read_state(synced.catalog.load_table(TABLE))
+    assert kept is not None and kept.of_source is not None
+    assert kept.of_source["updated_at"] < datetime.now(timezone.utc).isoformat()
