@@ -316,9 +316,11 @@ def _difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
     return ""
 
 
-def without_duration(state: Mapping[str, Any]) -> Any:
-    """The state without the seconds that the sync took, and without an order."""
-    state = {field: value for field, value in state.items() if field != "lookback_window"}
+def without_duration(state: Any) -> Any:
+    """A state, and those of parents in it, without the seconds that a sync took, and without an order."""
+    if not isinstance(state, dict):
+        return state
+    state = {field: without_duration(value) for field, value in state.items() if field != "lookback_window"}
     if "states" in state:
         state["states"] = sorted(state["states"], key=lambda part: json.dumps(part, sort_keys=True))
     return state

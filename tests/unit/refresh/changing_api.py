@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.soon import wait_until
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 _PAGE = 5
@@ -24,12 +27,14 @@ class ChangingApi:
 
     :ivar newest_first: whether the newest record comes first, as in a feed
     :ivar asked: path and arguments of each request
+    :ivar seconds: that an answer takes
     """
 
     def __init__(self) -> None:
         self.collections: dict[str, dict[Any, dict[str, Any]]] = {}
         self.newest_first = False
         self.asked: list[str] = []
+        self.seconds = 0.0
         api = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -38,6 +43,7 @@ class ChangingApi:
 
             def do_GET(self) -> None:
                 api.asked.append(self.path)
+                time.sleep(api.seconds)
                 parts = urlsplit(self.path)
                 content = json.dumps({"data": api.page(parts.path, dict(parse_qsl(parts.query)))}).encode()
                 self.send_response(200)
@@ -57,6 +63,9 @@ class ChangingApi:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def wait_for_requests(self, count: int) -> None:
+        wait_until(lambda: len(self.asked) >= count)
 
     def taken(self) -> set[str]:
         """Return the requests since the last call, without the pages: ours may be read ahead."""
@@ -169,3 +178,23 @@ def manifest_of(*streams: Mapping[str, Any]) -> dict[str, Any]:
         "streams": list(streams),
         "spec": {"type": "Spec", "connection_specification": {"type": "object", "properties": {}}},
     }
+
+
+CURSORS = {
+    "since a value": datetime_cursor(),
+    "by steps": datetime_cursor(**BY_STEPS),
+    "in a format that reads another moment": datetime_cursor(
+        datetime_format="%Y-%m-%dT%H:%M:%S-12:00",
+        cursor_datetime_formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%SZ"],
+        start_datetime={"type": "MinMaxDatetime", "datetime": moment(0), "datetime_format": "%Y-%m-%dT%H:%M:%SZ"},
+    ),
+    "by numbers": datetime_cursor(
+        **UNASKED,
+        cursor_field="seconds",
+        datetime_format="%s",
+        start_datetime={"type": "MinMaxDatetime", "datetime": moment(0), "datetime_format": "%Y-%m-%dT%H:%M:%SZ"},
+    ),
+    "dropped by the manifest": datetime_cursor(**UNASKED, is_client_side_incremental=True),
+    "a feed": datetime_cursor(**UNASKED, is_data_feed=True),
+}
+"""Every kind of cursor, by what is special about it."""

@@ -20,6 +20,7 @@ from airflow_provider_rfr.refresh.config import parse_config
 from tests.unit.messages import raises
 from tests.unit.refresh.changing_api import (
     BY_STEPS,
+    CURSORS,
     UNASKED,
     ChangingApi,
     children_of,
@@ -31,6 +32,8 @@ from tests.unit.refresh.changing_api import (
 from tests.unit.refresh.in_driver import refresh_of
 
 pytest.importorskip("airbyte_cdk")
+# Each syncs several times, and lets the CDK read the same: half a minute.
+pytestmark = pytest.mark.test
 
 TABLE = "raw.orders"
 SHOPS = ("a", "b", "c")
@@ -133,25 +136,6 @@ def without_duration(state: Mapping[str, Any] | None) -> dict[str, Any]:
     if "states" in state:
         state["states"] = sorted(state["states"], key=lambda part: json.dumps(part, sort_keys=True))
     return state
-
-
-CURSORS = {
-    "since a value": datetime_cursor(),
-    "by steps": datetime_cursor(**BY_STEPS),
-    "in a format that reads another moment": datetime_cursor(
-        datetime_format="%Y-%m-%dT%H:%M:%S-12:00",
-        cursor_datetime_formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%SZ"],
-        start_datetime={"type": "MinMaxDatetime", "datetime": moment(0), "datetime_format": "%Y-%m-%dT%H:%M:%SZ"},
-    ),
-    "by numbers": datetime_cursor(
-        **UNASKED,
-        cursor_field="seconds",
-        datetime_format="%s",
-        start_datetime={"type": "MinMaxDatetime", "datetime": moment(0), "datetime_format": "%Y-%m-%dT%H:%M:%SZ"},
-    ),
-    "dropped by the manifest": datetime_cursor(**UNASKED, is_client_side_incremental=True),
-    "a feed": datetime_cursor(**UNASKED, is_data_feed=True),
-}
 
 
 @pytest.mark.parametrize("cursor", CURSORS)
