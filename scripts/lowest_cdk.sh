@@ -11,4 +11,4 @@ scripts/run.sh python -m pip install -q --disable-pip-version-check --no-deps --
 # A variable of the command, because run.sh unsets the one that it gets.
 on_lowest=(scripts/run.sh env PYTHONPATH="$target" python)
 "${on_lowest[@]}" -c 'import airbyte_cdk, sys; sys.exit(not airbyte_cdk.__file__.startswith(sys.argv[1]))' "$target"
-exec "${on_lowest[@]}" -m pytest tests/unit/streams/airbyte -n 2 "$@"
+exec "${on_lowest[@]}" -m pytest tests/unit/streams/airbyte tests/unit/refresh/test_incremental_manifests.py -n 2 "$@"

@@ -23,8 +23,8 @@ class IncrementalSyncOperator(ResumableFullRefreshOperator):
 
     The first sync of a table reads everything and replaces the table, as a full refresh does. Later ones ask for the
     records from the state on that the table's own commits carry, so a table that is rolled back is synced again from
-    there. The streams declare ``incremental``. Takes every argument of :class:`ResumableFullRefreshOperator`; the
-    options ``mode`` and ``replace_where`` are not for it.
+    there. The streams declare ``incremental``, or in a manifest of Airbyte a ``DatetimeBasedCursor``. Takes every
+    argument of :class:`ResumableFullRefreshOperator`; the options ``mode`` and ``replace_where`` are not for it.
 
     :param write: ``merge``, the default: a record replaces the row with its primary key; or ``append``: each version of
         a record is a row of its own

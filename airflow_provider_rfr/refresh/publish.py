@@ -25,6 +25,7 @@ from airflow_provider_rfr.exceptions import (
     LedgerError,
     PublishRefusedError,
     ReconciliationError,
+    RfrError,
     SchemaEvolutionError,
     TypeMismatchError,
 )
@@ -40,7 +41,7 @@ from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, Ta
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
-from airflow_provider_rfr.refresh.cursor_values import value_of
+from airflow_provider_rfr.refresh.cursor_values import comparable, value_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.merge import MergeCounts
 from airflow_provider_rfr.refresh.merge_task import KeyRules
@@ -403,7 +404,7 @@ class Publisher:
             scratch=self._scratch(header),
             note_fields=not self.rules.infers,
             casts=self.stream.casts,
-            cursor=None if self.sync is None or not rows else self._cursor_in(target.rows),
+            cursor=self._cursor_of(target.rows) if rows else None,
             index=self._index_of(target.rows) if rows else None,
             window=self._window,
         )
@@ -577,6 +578,31 @@ class Publisher:
         marks = self.sync is not None and self.sync.read.marks_deleted and self._options.mode != "append"
         return columns.append(pa.field(DELETED_FIELD, pa.bool_())) if marks else columns
 
+    def _cursor_of(self, rows: pa.Schema) -> CursorColumn | None:
+        """Return the cursor column; None where none is needed.
+
+        :raises ConfigurationError: the rows have no such column, or its type is no cursor's
+        """
+        if self.sync is None:
+            return None
+        try:
+            column = self._cursor_in(rows)
+            comparable(pa.array([], rows.field(column.name).type), column)
+        except ConfigurationError as error:
+            self._give_up_state(error)
+            return None
+        return column
+
+    def _give_up_state(self, error: RfrError) -> None:
+        """Publish without a state, if no incremental sync was asked for, and the source declares its cursor itself.
+
+        :raises RfrError: the error
+        """
+        if self.config.sync == "incremental" or self.sync is None or not isinstance(self.sync.read, StatefulRead):
+            raise error
+        _log.warning("%s: an incremental sync would read everything again: %s", self.target.name, error)
+        self.sync = None
+
     def _cursor_in(self, rows: pa.Schema) -> CursorColumn:
         """Return the cursor column.
 
@@ -606,11 +632,16 @@ class Publisher:
         """Return the properties that give the table its state where all its rows are replaced."""
         if self._options.mode != "replace" or self._options.replace_where is not None:
             return {}
-        if self.sync is None:
+        state = None
+        if self.sync is not None:
+            try:
+                seen = SyncChanges.of(results).seen
+                state = self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens())
+            except RfrError as error:
+                self._give_up_state(error)
+        if state is None:
             return dict(NO_STATE) if self.target.has_state else {}
-        seen = SyncChanges.of(results).seen
-        after = self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens())
-        return state_properties(after, side)
+        return state_properties(state, side)
 
     def _scratch(self, header: LedgerHeader) -> str:
         return f"{self.ledger.folder}/publish-{header.epoch}"

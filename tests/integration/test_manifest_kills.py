@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.lake.sync_state import read_state
 from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import Lake, Runner, kill_group
+from tests.manifests.case import without_duration
 from tests.profile import share
+from tests.unit.refresh.changing_api import ChangingApi, children_of, datetime_cursor, manifest_of, stream_of
 
 pytest.importorskip("airbyte_cdk", reason="the extra airbyte is not installed")
 
@@ -113,6 +117,63 @@ def test_kills_at_random_pages_lose_and_double_nothing(lake: Lake, runner: Runne
     # 5 %, and for each kill those that were on their way.
     allowed = 0.05 * counts["pages"] + KILLS * OPTIONS["concurrency"]
     assert counts["refetched"] - figures["overlap_checks"] <= allowed, counts
+
+
+def filled(api: ChangingApi, shops: int) -> None:
+    api.change("/shops", range(shops), 0)
+    for shop in range(shops):
+        api.change(f"/shops/{shop}", [f"{shop}-{number}" for number in range(7)], shop % 40)
+
+
+def test_kills_in_incremental_syncs_leave_rows_and_state_as_without_kills(
+    lake: Lake, runner: Runner, tmp_path: Path
+) -> None:
+    seed, shops, kills = random.randrange(2**32), 200, share(20, least=2)
+    chance = random.Random(seed)
+    parents = stream_of("/shops", datetime_cursor(), "shops")
+    orders = children_of(parents, datetime_cursor(), incremental_dependency=True)
+    api = ChangingApi()
+    filled(api, shops)
+    source = {"manifest": manifest_of(orders), "config": {"url": api.url, "end": ""}}
+    options = {"mode": "merge", "concurrency": 4, "round_seconds": 1, "spark": "when_needed"}
+
+    def config_of(table: str) -> Path:
+        return runner.config(source=source, streams=["orders"], target=table, sync="incremental", options=options)
+
+    for table in ("raw.killed", "raw.whole"):
+        runner.run(config_of(table))
+    api.change("/shops", range(0, shops, 2), 300)
+    for shop in range(0, shops, 2):
+        api.change(f"/shops/{shop}", [f"{shop}-{number}" for number in (1, 2, *range(20, 32))], 110 + shop % 30)
+    runner.run(config_of("raw.whole"))
+    api.asked.clear()
+    points = sorted(chance.sample(range(30, 380), kills))
+    print(json.dumps({"seed": seed, "kills": points}))
+    api.seconds, config = 0.03, config_of("raw.killed")
+    before = read_state(lake.table("raw.killed"))
+    for point in points:
+        process = runner.start(config)
+        api.wait_for_requests(max(point, len(api.asked) + 1))
+        assert process.poll() is None, process.communicate()[0][-4000:]
+        kill_group(process)
+        assert read_state(lake.table("raw.killed")) == before, "it was published before it was killed"
+    api.seconds = 0.0
+    runner.run(config)
+    rows = {table: rows_of(lake, table) for table in ("raw.killed", "raw.whole")}
+    assert rows["raw.killed"] == rows["raw.whole"]
+    assert len(rows["raw.killed"]) == len({row[0] for row in rows["raw.killed"]}) == shops * 7 + shops // 2 * 12
+    states = [read_state(lake.table(table)) for table in rows]
+    assert without_duration(states[0].of_source) == without_duration(states[1].of_source)
+    assert len(states[0].of_source["states"]) == shops
+    asked = [path for path in api.asked if path.startswith("/shops/")]
+    again = len(asked) - len(set(asked))
+    assert again <= 0.05 * len(asked) + kills * 2 * options["concurrency"], again
+    api.close()
+
+
+def rows_of(lake: Lake, table: str) -> list[tuple[Any, ...]]:
+    rows = lake.rows(table).select(["id", "updated_at", "value"]).to_pylist()
+    return sorted((row["id"], row["updated_at"], row["value"]) for row in rows)
 
 
 def test_the_rate_of_a_manifest_is_kept_by_all_workers_together_and_ignored_answers_are_counted(

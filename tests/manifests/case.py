@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ from tests.manifests.source import Loader, guessed, prepared, serve
 
 _MOST_PAGES: Final = 10
 _REASON: Final = 200
+_MOST_DATES: Final = 4
+_MISREAD: Final = re.compile(r"time data '(.+?)' does not match format '(.+?)'")
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -46,7 +49,12 @@ def stop_the_clock(days: int = 0) -> None:
 
     now = datetime.fromisoformat(NOW).astimezone(timezone.utc) + timedelta(days=days)
     converter.ab_datetime_now = lambda: ab_datetime_parse(now.isoformat())
-    clock = {"now_utc": lambda: now, "today_utc": now.date, "today_with_timezone": lambda zone: now.date()}
+    clock = {
+        "now_utc": lambda: now,
+        "today_utc": now.date,
+        "today_with_timezone": lambda zone: now.date(),
+        "day_delta": lambda num_days, format="%Y-%m-%dT%H:%M:%S.%f%z": (now + timedelta(num_days)).strftime(format),
+    }
     jinja._ENVIRONMENT.globals.update(clock)
 
 
@@ -361,10 +369,18 @@ def run(path: Path, most_slices: int, out: IO[str], *, incremental: bool = False
     oracle: Any = None
     for all_fields in (False, True):
         config = guessed(manifest, api.url, all_fields=all_fields)
-        ready = prepared(manifest, api)
-        serve(ready, config, api)
-        stop_the_clock()
-        oracle, problem = built(Oracle, ready, config, components)
+        for _ in range(_MOST_DATES):
+            ready = prepared(manifest, api)
+            serve(ready, config, api)
+            stop_the_clock()
+            oracle, problem = built(Oracle, ready, config, components)
+            if (misread := _MISREAD.search(problem)) is None:
+                break
+            # The specification does not say which form of a date the streams read.
+            start = datetime.fromisoformat(NOW) - timedelta(days=31)
+            config = {
+                name: start.strftime(misread[2]) if value == misread[1] else value for name, value in config.items()
+            }
         if oracle is not None:
             break
     source = {"manifest": ready, "config": config, "secrets": {}}

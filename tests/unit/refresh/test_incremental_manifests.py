@@ -297,4 +297,21 @@ def test_a_value_in_the_future_counts_as_the_opening_of_the_sync(api: ChangingAp
     synced.ours(moment(100))
     kept = read_state(synced.catalog.load_table(TABLE))
     assert kept is not None and kept.of_source is not None
-    assert kept.of_source["updated_at"] < datetime.now(timezone.utc).isoformat()
+    value = datetime.fromisoformat(kept.of_source["updated_at"].replace("Z", "+00:00"))
+    assert value <= datetime.now(timezone.utc)
+
+
+@pytest.mark.parametrize("field", ["nowhere", "flag"])
+def test_a_cursor_that_no_record_has_ends_a_sync_and_not_a_full_refresh(
+    field: str, api: ChangingApi, tmp_path: Path
+) -> None:
+    stream = stream_of("/orders", datetime_cursor(cursor_field=field))
+    stream["schema_loader"]["schema"]["properties"] = {}
+    api.change("/orders", range(3), 0, flag=True)
+    synced = Synced(tmp_path, api, stream)
+    with raises(ConfigurationError):
+        synced.ours(moment(100))
+    synced.ours(moment(100), full=True)
+    table = synced.catalog.load_table(TABLE)
+    assert table.scan().to_arrow().num_rows == 3
+    assert read_state(table) is None
