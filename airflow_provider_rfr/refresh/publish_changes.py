@@ -32,7 +32,13 @@ from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
 from airflow_provider_rfr.refresh.merge_task import ChangeBatch, IndexedFile, KeyRules
 from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
 from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, commit_summary, committed
-from airflow_provider_rfr.refresh.publish_task import PublishResult, PublishTask, WrittenFile, drop_rows
+from airflow_provider_rfr.refresh.publish_task import (
+    LedgerFiles,
+    PublishResult,
+    PublishTask,
+    WrittenFile,
+    drop_rows,
+)
 from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader
 from airflow_provider_rfr.refresh.sync import SyncChanges
 from airflow_provider_rfr.streams.core import key_paths
@@ -64,6 +70,10 @@ class ChangesPublisher(Publisher):
                     " the stream; nothing was published"
                 )
         return super()._prepare(header, seen)
+
+    def _shares(self, files: Mapping[str, int]) -> list[LedgerFiles]:
+        # One at least: a sync that had nothing to ask for has no pages, and merges nothing.
+        return super()._shares(files) or [LedgerFiles(self.ledger.store, (), {})]
 
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
         tasks, target = self._plan(header, staged)

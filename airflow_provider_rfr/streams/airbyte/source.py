@@ -24,6 +24,7 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
     SourceDefinitionError,
     SourceError,
+    SyncStateError,
 )
 from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
 from airflow_provider_rfr.streams.airbyte import _cdk, _cursors
@@ -442,10 +443,18 @@ class ManifestStream(PagedStream):
 
         :param reads_changes: build the definition for changes, where the manifest has two; else the CDK decides it by
             the state
+        :raises SyncStateError: the CDK can't read the state
         """
         rebuild = self._rebuild_for_changes if reads_changes and self._rebuild_for_changes else self._rebuild
         build, arguments = rebuild()
-        stream: ManifestStream = build(*arguments, state)
+        problem = ""
+        try:
+            stream: ManifestStream = build(*arguments, state)
+        except SourceDefinitionError as error:
+            # Without a state it was built before.
+            problem = error.problem
+        if problem:
+            raise SyncStateError(f"{self.name}: the CDK can't read the state of the table: {problem}")
         stream.bind(self.context)
         return stream
 

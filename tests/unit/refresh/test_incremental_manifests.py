@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.sync_state import read_state
+from airflow_provider_rfr.lake.sync_state import read_state, write_state
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import parse_config
 from tests.unit.messages import raises
@@ -278,6 +279,27 @@ def test_another_cursor_in_the_manifest_asks_for_a_full_refresh(api: ChangingApi
     with raises(SyncStateError):
         synced.ours(moment(200))
     synced.sync(moment(200), full=True)
+
+
+def test_a_state_that_the_cdk_can_not_read_is_an_error_of_the_state(api: ChangingApi, tmp_path: Path) -> None:
+    api.change("/orders", range(3), 0)
+    synced = Synced(tmp_path, api, stream_of("/orders", datetime_cursor()))
+    synced.sync(moment(100))
+    kept = read_state(synced.catalog.load_table(TABLE))
+    assert kept is not None
+    write_state(synced.catalog, TABLE, replace(kept, of_source={"updated_at": "soon"}))
+    with raises(SyncStateError):
+        synced.ours(moment(200))
+    write_state(synced.catalog, TABLE, kept)
+    synced.ours(moment(200))
+
+
+def test_a_sync_without_slices_asks_for_nothing_and_leaves_the_state(api: ChangingApi, tmp_path: Path) -> None:
+    api.change("/orders", range(3), 100)
+    synced = Synced(tmp_path, api, stream_of("/orders", CURSORS["by steps"]))
+    synced.sync(moment(200))
+    synced.sync(moment(10))
+    synced.sync(moment(300))
 
 
 def test_a_cursor_that_the_schema_lacks_becomes_a_column(api: ChangingApi, tmp_path: Path) -> None:
