@@ -303,7 +303,7 @@ class Refresh:
         run, task = self._config.run.airflow, {"dag_id", "dag_run_id", "task_id", "map_index"}
         is_first_sync = self._config.sync == "incremental" and self._sync is not None and self._sync.is_full
         return {
-            "mode": "replace" if is_first_sync else self._options.mode,
+            "mode": None if is_first_sync or self._options.mode == "replace" else self._options.mode,
             "replace_where": self._options.replace_where,
             "silence": silence_seconds(self._options),
             **(run.model_dump(include=task) if run is not None else {}),

@@ -124,7 +124,7 @@ class LedgerHeader:
     :ivar run_key: the run that holds the generation
     :ivar base_state: digest of the table's state that an incremental sync continues; None for a full refresh, and for
         a window
-    :ivar mode: of the publish: ``replace``, ``append``, or ``merge`` by primary key
+    :ivar mode: of the publish: ``append``, or ``merge`` by primary key; None for a replacement
     :ivar window_from: the least lower bound that an incremental sync asks for, frozen when it was opened, as a state
         writes values; None for a full refresh
     :ivar window_to: the greatest upper bound; None where none is sent
@@ -160,7 +160,7 @@ class LedgerHeader:
     error: str | None = None
     run_key: str | None = None
     base_state: str | None = None
-    mode: str = "replace"
+    mode: str | None = None
     window_from: str | None = None
     window_to: str | None = None
     changes: dict[str, int] | None = None
@@ -202,7 +202,7 @@ class LedgerHeader:
         """Return in words whether all records or changes are read, and how they are published."""
         if self.is_incremental:
             return f"incremental, {self.mode}"
-        return "full refresh" if self.mode == "replace" else f"full refresh, {self.mode}"
+        return "full refresh" if self.mode is None else f"full refresh, {self.mode}"
 
     @property
     def window(self) -> str | None:
