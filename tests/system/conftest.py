@@ -123,6 +123,14 @@ class Story:
             for dag in dags:
                 self.airflow.call("PATCH", f"/dags/{dag}", {"is_paused": True})
 
+    def scheduled_run(self, dag: str) -> str:
+        """Return the run that the schedule makes as soon as a DAG is not paused."""
+
+        def scheduled() -> list[str]:
+            return [run["dag_run_id"] for run in self.runs(dag) if run["run_type"] == "scheduled"]
+
+        return str(wait_for(scheduled, describe=lambda: f"{dag} has no scheduled run")[0])
+
     def mark(self, dag: str, run: str, state: str) -> None:
         self.airflow.call("PATCH", f"/dags/{dag}/dagRuns/{run}/taskInstances/refresh", {"new_state": state})
 

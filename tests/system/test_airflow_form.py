@@ -1,4 +1,4 @@
-"""The ready DAG's form, as somebody at Airflow's UI fills it in: by the REST API that the form uses."""
+"""The forms of ready DAGs, as somebody at Airflow's UI fills them in: by the REST API that the forms use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.integration.conftest import SHOP
 from tests.system.conftest import KEY, SIZES, Story
 
 DAG = "resumable_full_refresh"
+HOURLY, WEEKLY = "incremental_sync", "incremental_sync_in_full"
 TOTAL = SIZES.partitions * SIZES.pages
 
 
@@ -46,3 +47,35 @@ def test_an_unfinished_refresh_goes_on_as_the_form_says(story: Story) -> None:
     assert rendered["options"] == {**defaults, "round_seconds": 1, "concurrency": 4}
     assert KEY not in json.dumps(rendered)
     story.assert_whole("form.items")
+
+
+@pytest.mark.gate
+def test_the_weekly_dag_makes_the_hourly_one_read_everything_and_never_beside_it(story: Story) -> None:
+    with story.unpaused(HOURLY):
+        scheduled = story.scheduled_run(HOURLY)
+        story.airflow.call("PATCH", f"/dags/{HOURLY}/dagRuns/{scheduled}", {"state": "failed"})
+        story.trigger(HOURLY, "first")
+        story.succeed(HOURLY, "first")
+        story.api.change_shipments(edit=[1, 2], add=1, remove=[5])
+        story.api.set_faults({"kind": "hold", "path": "/shipments"})
+        story.trigger(HOURLY, "second")
+        story.wait_for_state(HOURLY, "second", "running")
+        with story.unpaused(WEEKLY):
+            week = story.scheduled_run(WEEKLY)
+            assert story.wait_for_run(WEEKLY, week) == "success"
+        full = f"full_refresh_of_{week}"
+        assert story.airflow.call("GET", f"/dags/{HOURLY}/dagRuns/{full}")["state"] == "queued"
+        story.api.set_faults()
+        story.succeed(HOURLY, "second")
+        changes = story.result(HOURLY, "second")["changes"]
+        assert (changes["inserted"], changes["updated"], changes["deleted"]) == (1, 2, 1)
+        assert story.succeed(HOURLY, full)["rendered_fields"]["full_refresh"] is True
+        result = story.result(HOURLY, full)
+        assert result.get("changes") is None
+        assert result["generation"] == story.result(HOURLY, "first")["generation"] + 2
+        assert result["rows"] == len(story.api.records("/shipments"))
+        with story.unpaused(WEEKLY):
+            # A second try of the task finds the run that the first one made.
+            clear = {"dag_run_id": week, "task_ids": ["trigger"], "dry_run": False, "only_failed": False}
+            story.airflow.call("POST", f"/dags/{WEEKLY}/clearTaskInstances", clear)
+            assert story.wait_for_end(WEEKLY, week, "trigger")["state"] == "skipped"

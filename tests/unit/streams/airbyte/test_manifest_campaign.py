@@ -102,7 +102,8 @@ def test_two_syncs_of_every_kind_of_cursor_are_equal_and_resumed(
         manifest = manifest_of(*streams[number : number + 9])
         manifest["spec"]["connection_specification"]["properties"] = fields
         (tmp_path / f"kinds-{number}.yaml").write_text(yaml.safe_dump(manifest))
-    assert campaign.main([str(tmp_path), "--incremental", "--deadline", "3000"]) == 0
-    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    code, output = campaign.main([str(tmp_path), "--incremental", "--deadline", "3000"]), capsys.readouterr().out
+    assert code == 0, output[-5000:]
+    summary = json.loads(output.splitlines()[-1])
     counts = [summary["streams"], summary["equal"]["streams"], summary["resumed"]["streams"]]
     assert counts == 3 * [len(streams)], summary
