@@ -1,7 +1,8 @@
 """The merge of a batch into a table: which rows are new, replaced, unchanged or stale, and the files of one commit.
 
 The plan is made for the table as it was loaded. Where another commit comes first, the table is loaded again and only
-files that are new to the plan are searched; a file that is written already is used again if the plan still wants it.
+files that are new to the plan, or of which other rows were deleted, are searched; a file that is written already is
+used again if the plan still wants it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
+_Content = tuple[str, ...]
+"""Location of a data file, and those of its delete files."""
 
 _SMALL_BYTES: Final = 8 * 1024 * 1024
 _MANY_SMALL_FILES: Final = 32
@@ -150,8 +153,8 @@ class Merge:
     limits: MergeLimits
     files: Mapping[str, StoredFile]
     without: Callable[[Sequence[tuple[str, Sequence[int]]]], list[StoredFile]]
-    _hits: dict[str, Hits] = field(default_factory=dict)
-    _rewritten: dict[tuple[str, ...], tuple[bytes, Rewritten]] = field(default_factory=dict)
+    _hits: dict[_Content, Hits] = field(default_factory=dict)
+    _rewritten: dict[tuple[_Content, ...], tuple[bytes, Rewritten]] = field(default_factory=dict)
     _new_rows: tuple[bytes, list[StoredFile]] | None = None
 
     def plan(self, reader: TableReader, live: Sequence[FileScanTask]) -> MergePlan:
@@ -161,7 +164,7 @@ class Merge:
         :raises ReconciliationError: counts differ
         """
         self._search(reader, live)
-        before = sum(self._hits[task.file.file_path].total for task in live)
+        before = sum(self._hits[_content(task)].total for task in live)
         verdict = self._judge(live)
         rewritten = self._rewrite(reader, live, verdict)
         counts = self._counts(verdict)
@@ -184,16 +187,16 @@ class Merge:
 
     def _search(self, reader: TableReader, live: Sequence[FileScanTask]) -> None:
         """Find the rows with keys of the batch in the files that were not searched yet."""
-        fresh = [task for task in live if task.file.file_path not in self._hits]
+        fresh = [task for task in live if _content(task) not in self._hits]
         may_have = self._pruned(fresh, reader)
         shares = equal_shares(may_have, self.jobs.cores, lambda task: task.file.file_size_in_bytes)
         tasks = [SearchTask(reader, self.store, self.batch.key_files, self.rules, tuple(share)) for share in shares]
         for task, found in zip(tasks, self.jobs.run(find_hits, tasks), strict=True):
-            self._hits.update({file.file.file_path: hits for file, hits in zip(task.files, found, strict=True)})
+            self._hits.update({_content(file): hits for file, hits in zip(task.files, found, strict=True)})
         nothing: _Numbers = np.zeros(0, dtype=np.int64)
         for file in fresh:
             without = Hits(nothing, nothing, nothing.astype(bool), file.file.record_count)
-            self._hits.setdefault(file.file.file_path, without)
+            self._hits.setdefault(_content(file), without)
 
     def _pruned(self, files: Sequence[FileScanTask], reader: TableReader) -> list[FileScanTask]:
         """Return the files that may have keys of the batch, by the bounds of the key's columns."""
@@ -220,7 +223,7 @@ class Merge:
         count = winners.num_rows
         hits, stale = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
         for task in live:
-            found = self._hits[task.file.file_path]
+            found = self._hits[_content(task)]
             np.add.at(hits, found.winners, 1)
             np.logical_or.at(stale, found.winners, found.is_newer)
         deleted = winners["deleted"].to_numpy().astype(bool)
@@ -251,7 +254,7 @@ class Merge:
         parts, places = winners["part"].to_numpy(), winners["row"].to_numpy()
         replaced = {}
         for task in live:
-            hits = self._hits[task.file.file_path]
+            hits = self._hits[_content(task)]
             chosen = replaces[hits.winners]
             if chosen.any():
                 mine = hits.winners[chosen]
@@ -264,7 +267,7 @@ class Merge:
     ) -> list[tuple[Sequence[Replaced], Rewritten]]:
         """Write the groups that were not written in this form yet."""
         digests = [_digest(group) for group in groups]
-        names = [tuple(rows.file.file.file_path for rows in group) for group in groups]
+        names = [tuple(_content(rows.file) for rows in group) for group in groups]
         wanted = [
             number
             for number, (name, digest) in enumerate(zip(names, digests, strict=True))
@@ -381,6 +384,11 @@ class Merge:
                 " sync, %s",
                 *(len(hit), len(live), f"{size:,}", f"{whole:,}", advice),
             )
+
+
+def _content(task: FileScanTask) -> _Content:
+    """Return a value that differs for every other file, and for the same file with other rows deleted."""
+    return (task.file.file_path, *sorted(file.file_path for file in task.delete_files))
 
 
 def _untouched(task: FileScanTask) -> Replaced:

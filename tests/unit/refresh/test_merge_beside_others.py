@@ -1,0 +1,123 @@
+"""Merges into a table that other engines write to: between two tries of a commit, and between two syncs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.typedef import Record
+
+from airflow_provider_rfr.lake.target import TargetTable
+from tests.kill_points import intercept
+from tests.unit.refresh.test_incremental import Shop, begun, counted
+from tests.unit.refresh.test_incremental import shop as shop
+
+_PATH_ID, _POSITION_ID = 2147483546, 2147483545
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """A writer of a manifest of delete files, which PyIceberg reads and does not write."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class _RowDelta(_FastAppendFiles):
+    """A snapshot that adds one file of position deletes, as Spark's merge-on-read DELETE makes it."""
+
+    deletes: DataFile
+
+    def _manifests(self) -> list[ManifestFile]:
+        metadata = self._transaction.table_metadata
+        output = self._io.new_output(f"{metadata.location}/metadata/{uuid4().hex}-m0.avro")
+        entry = {"status": ManifestEntryStatus.ADDED, "snapshot_id": self.snapshot_id, "data_file": self.deletes}
+        entry |= {"sequence_number": None, "file_sequence_number": None}
+        with _DeletesWriter(metadata.spec(), metadata.schema(), output, self.snapshot_id, "deflate") as writer:
+            writer.add_entry(ManifestEntry.from_args(**entry))
+        before = metadata.current_snapshot()
+        return [writer.to_manifest_file(), *(before.manifests(self._io) if before is not None else ())]
+
+
+def delete_positions(table: Table, data_file: str, *positions: int) -> None:
+    """Delete rows of a data file by their places, in a file of position deletes."""
+    location = f"{table.location()}/data/{uuid4().hex}-deletes.parquet"
+    columns = (("file_path", pa.string(), _PATH_ID), ("pos", pa.int64(), _POSITION_ID))
+    schema = pa.schema([pa.field(name, kind, False, {"PARQUET:field_id": str(at)}) for name, kind, at in columns])
+    path = Path(location.removeprefix("file://"))
+    pq.write_table(pa.table({"file_path": [data_file] * len(positions), "pos": positions}, schema=schema), path)
+    unknown = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "split_offsets")
+    bounds = {_PATH_ID: data_file.encode()}
+    deletes = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=len(positions),
+        file_size_in_bytes=path.stat().st_size,
+        lower_bounds=bounds,
+        upper_bounds=bounds,
+        **dict.fromkeys((*unknown, "sort_order_id", "equality_ids", "key_metadata")),
+    )
+    deletes.spec_id = 0
+    with table.transaction() as transaction, _RowDelta(Operation.OVERWRITE, transaction, table.io) as delta:
+        delta.deletes = deletes
+
+
+def data_file(shop: Shop) -> str:
+    [task] = shop.table.scan().plan_files()
+    return str(task.file.file_path)
+
+
+def before_the_first_try(monkeypatch: pytest.MonkeyPatch, write: Any, times: int = 1) -> list[TargetTable]:
+    """Let another writer commit between the plan and the commit; return the tries."""
+    tries: list[TargetTable] = []
+
+    def come_first(target: TargetTable, *_: Any) -> None:
+        tries.append(target)
+        if len(tries) <= times:
+            write()
+
+    intercept(TargetTable, "merge", before=come_first, put=monkeypatch.setattr)
+    return tries
+
+
+def test_rows_that_others_delete_by_position_stay_deleted(shop: Shop) -> None:
+    begun(shop, 4)
+    delete_positions(shop.table, data_file(shop), 2)
+    shop.change(1, 10, "changed")
+    assert counted(shop.sync()) == {"updated": 1, "unchanged": 1}
+    assert shop.rows() == [(0, "x"), (1, "changed"), (3, "x")]
+
+
+def test_rows_that_others_delete_between_two_tries_stay_deleted(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(shop, 5)
+    file = data_file(shop)
+    # One row before the replaced one, so that places in the file differ at the second try.
+    tries = before_the_first_try(monkeypatch, lambda: delete_positions(shop.table, file, 0, 2))
+    shop.change(1, 10, "changed")
+    shop.change(3, 10, "changed")
+    figures = shop.sync()
+    assert len(tries) == 2
+    assert (counted(figures), figures.rows) == ({"updated": 2, "unchanged": 1}, 3)
+    assert shop.rows() == [(1, "changed"), (3, "changed"), (4, "x")]
