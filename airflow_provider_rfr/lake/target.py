@@ -117,6 +117,13 @@ class TargetTable:
         metadata = self._table.metadata
         return f"{metadata.schema().as_struct().model_dump_json()} {metadata.spec().model_dump_json()}"
 
+    def lacks(self, names: Iterable[str]) -> list[str]:
+        """Return those of the columns, by path, that the table lacks; none if it has no rows yet."""
+        if self._table is None or summary_of(self._table.current_snapshot()).get("total-records", "0") == "0":
+            return []
+        present = self._table.schema().column_names
+        return [name for name in names if name not in present]
+
     def published(self, ledger: str) -> Publication | None:
         """Return the newest publication from this ledger."""
         if self._table is None:

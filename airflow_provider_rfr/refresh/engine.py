@@ -47,7 +47,7 @@ from airflow_provider_rfr.refresh.resume import (
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReader
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.sync import SyncPlan, rules_of
-from airflow_provider_rfr.streams.core import ParentReader, ReadContext, unique_slices
+from airflow_provider_rfr.streams.core import ParentReader, ReadContext, key_paths, unique_slices
 from airflow_provider_rfr.streams.incremental import CursorWindow
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -286,9 +286,24 @@ class Refresh:
         if read is not None:
             self._sync = SyncPlan(read, rules_of(self._stream, read), state, window)
             self._sync.check(self.figures.target)
+            if not self._sync.is_full:
+                self._check_columns(read.column.name)
         is_full = self._sync is None or self._sync.is_full
         self._prints = full if is_full else fingerprints_of(*definition, incremental=True, window=window)
         return self._prints, None if state is None or window is not None else state.digest
+
+    def _check_columns(self, cursor: str) -> None:
+        """Check that the table has the columns by which its rows are found.
+
+        :raises ConfigurationError: it lacks one, so that each record would be taken for a new row
+        """
+        names = {".".join(path): "primary_key" for path in key_paths(self._stream.primary_key)}
+        for name in self._target.lacks({**names, cursor: ""}):
+            raise ConfigurationError(
+                f"streams.{self._stream.name}.{names.get(name, 'incremental.cursor_field')}",
+                f"{self.figures.target} has rows and no column {name!r}; it was renamed or dropped since the last sync",
+                "rename it back, or run once with full_refresh: true",
+            )
 
     def _changed_slices(self) -> Iterable[Mapping[str, Any]] | None:
         """Return the slices of a sync that reads changes; None for those of the whole stream."""

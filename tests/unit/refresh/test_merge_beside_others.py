@@ -24,8 +24,11 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
 
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.target import TargetTable
 from tests.kill_points import intercept
+from tests.unit.messages import raises
+from tests.unit.refresh.changing_source import ASKED, moment
 from tests.unit.refresh.test_incremental import Shop, begun, counted
 from tests.unit.refresh.test_incremental import shop as shop
 
@@ -121,3 +124,27 @@ def test_rows_that_others_delete_between_two_tries_stay_deleted(shop: Shop, monk
     assert len(tries) == 2
     assert (counted(figures), figures.rows) == ({"updated": 2, "unchanged": 1}, 3)
     assert shop.rows() == [(1, "changed"), (3, "changed"), (4, "x")]
+
+
+@pytest.mark.parametrize("path", ["id", "place.code", "updated_at"])
+def test_a_key_or_cursor_that_others_rename_is_an_error_before_anything_is_read(shop: Shop, path: str) -> None:
+    shop.config = {"key": ["id", ["place", "code"]]}
+    shop.change(1, 1, place={"code": "a"})
+    shop.sync()
+    with shop.table.update_schema() as update:
+        update.rename_column(tuple(path.split(".")), "other")
+    shop.change(1, 10, "changed", place={"code": "a"})
+    for window in (None, f"{moment(0)}/{moment(20)}"):
+        with raises(ConfigurationError):
+            shop.sync(window=window)
+    assert (ASKED, shop.table.scan().to_arrow().num_rows) == ([], 1)
+    shop.sync(full=True)
+    assert shop.rows() == [(1, "changed")]
+
+
+def test_a_table_without_rows_gets_the_key_from_the_first_record(shop: Shop) -> None:
+    shop.sync(allow_empty=True)
+    shop.change(1, 1)
+    shop.sync()
+    shop.change(1, 2, "changed")
+    assert counted(shop.sync()) == {"updated": 1, "older_versions": 1}
