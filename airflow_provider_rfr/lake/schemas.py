@@ -32,6 +32,14 @@ SYSTEM_COLUMNS: Final = pa.schema(
     ]
 )
 """Follow the columns of the rows in every published table."""
+COLUMNS_OF_OTHERS: Final = ("_airbyte_", "_dlt_")
+"""Beginnings of the names of columns that Airbyte and dlt write themselves."""
+
+
+def is_system_column(name: str) -> bool:
+    """Tell whether we, Airbyte or dlt write the column, and no source."""
+    return name in SYSTEM_COLUMNS.names or name.startswith(COLUMNS_OF_OTHERS)
+
 
 _JSON_TEXT_KEY: Final = b"rfr.json"
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.schemas import COLUMNS_OF_OTHERS
 from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.lake.table_reader import live_files
 from airflow_provider_rfr.refresh.cursor_values import comparable, text_of
@@ -36,7 +37,6 @@ _FORMS: Final = (
     " state.json in the pipeline's working folder"
 )
 _MOST_NAMED: Final = 20
-_OWN_COLUMNS: Final = ("_airbyte_", "_dlt_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ def check_table(stream: PagedStream, table: Table) -> None:
         if wanted not in columns:
             remedy = "rename the table's column, or add a transformation to the stream"
             raise ConfigurationError("table", f"{name} has no column {wanted!r}, which {stream.name} has", remedy)
-    own = [column.name for column in columns.values() if column.required and column.name.startswith(_OWN_COLUMNS)]
+    own = [column.name for column in columns.values() if column.required and column.name.startswith(COLUMNS_OF_OTHERS)]
     if own:
         alter = "; ".join(f"ALTER TABLE {name} ALTER COLUMN {column} DROP NOT NULL" for column in own)
         problem = f"{name} requires a value in {', '.join(own)}, which only the other tool writes"

@@ -77,6 +77,11 @@ class KeyRules:
         return not self.primary_key
 
     @property
+    def is_one_column(self) -> bool:
+        """Tell whether keys are the values of one column, in its type."""
+        return len(self.paths) == 1 and self.primary_key == self.paths
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Return the top-level columns of the table that are needed."""
         names = [path[0] for path in self.paths]
@@ -88,7 +93,7 @@ class KeyRules:
 
     def keys(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return a value for each row that is equal for equal keys alone, and that can be sorted; never null."""
-        if len(columns) == 1 and self.primary_key == self.paths:
+        if self.is_one_column:
             return columns[0].cast(pa.large_string()) if pa.types.is_string(columns[0].type) else columns[0]
         parts: list[pa.Array] = []
         for column in columns:
@@ -193,7 +198,7 @@ class ChangeBatch:
         rows = rows.select(["part", "row", "deleted"])
         losers = rows.append_column("winner", pa.array(winner)).filter(pa.array(~wins))
         keys, cursors = keys.filter(mask), cursors.filter(mask)
-        if len(rules.paths) == 1 and bounds[0] is not None:
+        if rules.is_one_column and bounds[0] is not None:
             bounds = (_segments(keys),)
         files = _write_keys(store, scratch, keys, cursors)
         return cls(tuple(parts), rows.filter(mask), losers, files, bounds)

@@ -346,7 +346,7 @@ class Publisher:
     def _check_staged_rows(self, header: LedgerHeader, staged: int) -> None:
         _check_guards(self._options, rows=staged, previous=header.previous_rows)
 
-    def _index_of(self, rows: pa.Schema) -> KeyRules | None:
+    def _index_of(self, target: FileTarget) -> KeyRules | None:
         """Return the rules of the index that is written beside each file; None for none."""
         return None
 
@@ -405,7 +405,7 @@ class Publisher:
             note_fields=not self.rules.infers,
             casts=self.stream.casts,
             cursor=self._cursor_of(target.rows) if rows else None,
-            index=self._index_of(target.rows) if rows else None,
+            index=self._index_of(target) if rows else None,
             window=self._window,
         )
         return [replace(task, source=share) for share in shares], target

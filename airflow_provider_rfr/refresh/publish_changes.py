@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-import pyarrow as pa
-
 from airflow_provider_rfr.exceptions import (
     LedgerError,
     PublishRefusedError,
@@ -24,7 +22,7 @@ from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.row_changes import RowChanges
-from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
+from airflow_provider_rfr.lake.schemas import is_system_column
 from airflow_provider_rfr.lake.sync_state import SyncState, state_properties
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
 from airflow_provider_rfr.refresh.config import RefreshOptions
@@ -94,13 +92,14 @@ class ChangesPublisher(Publisher):
         finally:
             self.ledger.store.delete_folder(self._scratch(header))
 
-    def _index_of(self, rows: pa.Schema) -> KeyRules:
+    def _index_of(self, target: FileTarget) -> KeyRules:
         """Return the columns by which the rows of the batch are found in the table."""
-        cursor, key = self._cursor_in(rows), key_columns(self.stream.primary_key, rows)
+        cursor, key = self._cursor_in(target.rows), key_columns(self.stream.primary_key, target.rows)
         if self._options.mode == "merge":
             return KeyRules(key, cursor, key)
-        # A version of a row is left out where the table has it; without a key, a row that is equal in all columns.
-        names = key or tuple((name,) for name in rows.names if name not in SYSTEM_COLUMNS.names)
+        # A version of a row is left out where the table has it; without a key, a row that is equal in all columns, also
+        # in those that this batch lacks.
+        names = key or tuple((name,) for name in target.layout.arrow.names if not is_system_column(name))
         return KeyRules(tuple(dict.fromkeys((*names, (cursor.name,)))), None, key)
 
     def _merge_and_commit(

@@ -352,7 +352,8 @@ def _in_types_of(rows: pa.Table, task: PublishTask) -> pa.Table:
     assert task.index is not None
     layout = task.target.layout.arrow
     names = (*task.index.columns, _EXTRACTED_AT)
-    return conform(rows.select(names), pa.schema([layout.field(name).with_nullable(True) for name in names]))
+    present = rows.select([name for name in names if name in rows.column_names])
+    return conform(present, pa.schema([layout.field(name).with_nullable(True) for name in names]))
 
 
 def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNames, max_offenders: int) -> TypedRows:

@@ -46,7 +46,7 @@ class Bounds(IncrementalRead):
 
 
 class Orders(PagedStream):
-    """Config: ``shops``, ``page_size``, ``key`` (None for none), ``deletes``, ``cursor``."""
+    """Config: ``shops``, ``page_size``, ``key`` (None for none), ``deletes``, ``cursor``, ``only`` (its fields)."""
 
     name = "orders"
 
@@ -74,7 +74,8 @@ class Orders(PagedStream):
         ]
         records = []
         for record in found[start : start + size]:
-            copy = {key: value for key, value in record.items() if key != "deleted"}
+            only = self._config.get("only", record)
+            copy = {key: value for key, value in record.items() if key != "deleted" and key in only}
             if record.get("deleted"):
                 copy[DELETED_FIELD] = True
             records.append(copy)

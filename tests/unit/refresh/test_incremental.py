@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -196,6 +197,35 @@ def test_append_without_a_key_takes_nulls_nested_values_and_equal_rows(shop: Sho
     assert counted(shop.sync("append")) == {"inserted": 4, "unchanged": 2}
     assert counted(shop.sync("append")) == {"unchanged": 3}
     assert len(shop.rows()) == 6
+
+
+def test_append_without_a_key_compares_columns_that_the_batch_lacks(shop: Shop) -> None:
+    shop.config = {"key": None, "deletes": False}
+    shop.change(1, 1, note="a")
+    shop.sync("append")
+    RECORDS.clear()
+    shop.change(1, 1)
+    assert counted(shop.sync("append")) == {"inserted": 1}
+    shop.change(1, 1, note="a")
+    assert counted(shop.sync("append")) == {"unchanged": 2}
+
+
+def test_append_without_a_key_ignores_columns_that_other_tools_wrote(shop: Shop) -> None:
+    shop.config = {"key": None, "deletes": False}
+    begun(shop, mode="append")
+    with shop.table.update_schema() as update:
+        update.add_column("_dlt_id", StringType())
+    rows = shop.table.scan().to_arrow()
+    shop.table.overwrite(rows.set_column(rows.schema.get_field_index("_dlt_id"), "_dlt_id", pa.array(["i"] * 3)))
+    assert counted(shop.sync("append")) == {"unchanged": 1}
+
+
+def test_append_takes_a_stream_whose_cursor_is_its_only_column(shop: Shop) -> None:
+    shop.config = {"key": None, "deletes": False, "only": ["updated_at"]}
+    shop.change(1, 1)
+    shop.sync("append")
+    shop.change(1, 2)
+    assert counted(shop.sync("append")) == {"inserted": 1, "unchanged": 1}
 
 
 def test_append_takes_a_record_without_a_cursor_once(shop: Shop) -> None:
