@@ -23,6 +23,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TICK: Final = timedelta(microseconds=1)
 _MANY_DIGITS: Final = pa.decimal128(38, 0)
 _LARGEST: Final = 2.0**62
+_FIRST: Final = (datetime.min.replace(tzinfo=timezone.utc) - _EPOCH) // _TICK
+_LAST: Final = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // _TICK
 _SCALE: Final = {"epoch": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1}
 
 
@@ -41,16 +43,10 @@ def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
             return array.cast(pa.int64())
         if pa.types.is_decimal(kind) and kind.scale == 0:
             return array.cast(_MANY_DIGITS)
-    if column.kind == "datetime":
-        if pa.types.is_timestamp(kind):
-            return array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-        if pa.types.is_date(kind):
-            return array.cast(pa.date32()).cast(pa.timestamp("us")).cast(pa.int64())
-        scale = next((_SCALE[form] for form in _formats(column) if form in _SCALE), None)
-        if scale is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            return _scaled(array, scale)
-        if _is_text(kind):
-            return _read_distinct(array, _moment_reader(column))
+    if column.kind == "datetime" and (moments := _moments(array, column)) is not None:
+        # As by a number in another unit than the format says.
+        is_moment = pc.and_(pc.greater_equal(moments, _FIRST), pc.less_equal(moments, _LAST))
+        return pc.if_else(is_moment, moments, None)
     raise ConfigurationError(
         f"incremental.cursor_field {column.name}",
         f"is a column of type {kind}, which is no {column.kind}",
@@ -58,12 +54,27 @@ def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
     )
 
 
+def _moments(array: pa.Array, column: CursorColumn) -> pa.Array | None:
+    """Return moments as microseconds; None for a type that has none."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        return array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    if pa.types.is_date(kind):
+        return array.cast(pa.date32()).cast(pa.timestamp("us")).cast(pa.int64())
+    scale = next((_SCALE[form] for form in _formats(column) if form in _SCALE), None)
+    if scale is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return _scaled(array, scale)
+    return _read_distinct(array, _moment_reader(column)) if _is_text(kind) else None
+
+
 def _scaled(array: pa.Array, scale: int) -> pa.Array:
-    """Return seconds, or parts of them, as microseconds."""
+    """Return seconds, or parts of them, as microseconds; null where these are beyond 64 bits."""
     if pa.types.is_floating(array.type):
         values = pc.round(pc.multiply(array.cast(pa.float64()), float(scale)))
         return pc.if_else(pc.less(pc.abs(values), _LARGEST), values, None).cast(pa.int64())
-    return pc.multiply(array.cast(pa.int64()), scale)
+    array, most = array.cast(pa.int64()), 2**63 // scale - 1
+    fits = pc.and_(pc.greater_equal(array, -most), pc.less_equal(array, most))
+    return pc.multiply(pc.if_else(fits, array, None), scale)
 
 
 def _formats(column: CursorColumn) -> tuple[str, ...]:
@@ -87,7 +98,10 @@ def _moment_reader(column: CursorColumn) -> Callable[[str], int | None]:
 
     def parse(text: str, form: str) -> int:
         if form in _SCALE:
-            return int(Decimal(text) * _SCALE[form])
+            number = int(Decimal(text) * _SCALE[form])
+            if not _FIRST <= number <= _LAST:
+                raise ValueError(f"{text!r} is beyond the years 1 to 9999")
+            return number
         moment = moment_of(text, zone) if form == "iso" else datetime.strptime(text, form)
         moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
         return (moment - _EPOCH) // _TICK

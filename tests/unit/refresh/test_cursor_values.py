@@ -57,6 +57,24 @@ def test_a_value_is_read_from_its_column_and_back_from_its_text(
     assert value_of(text, column) == value
 
 
+EPOCH = CursorColumn("c", format="epoch")
+
+
+@pytest.mark.parametrize(
+    ("value", "column"),
+    [
+        (1772366400000, EPOCH),  # milliseconds
+        (-(2**63), EPOCH),
+        (1772366400000.5, EPOCH),
+        ("9" * 30, EPOCH),
+        ("9999-12-31 23:59:59", CursorColumn("c", format="%Y-%m-%d %H:%M:%S", timezone="America/New_York")),
+        ("0001-01-01 00:00:00", CursorColumn("c", format="%Y-%m-%d %H:%M:%S", timezone="Asia/Tokyo")),
+    ],
+)
+def test_a_value_beyond_all_years_is_none(value: Any, column: CursorColumn) -> None:
+    assert comparable(pa.chunked_array([[value, None]]), column).null_count == 2
+
+
 def test_fractions_and_zones_do_not_mislead_the_comparison() -> None:
     texts = pa.array(["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.5Z", "2026-03-01T13:00:00+02:00", None, "soon"])
     values = comparable(texts, MOMENT)
