@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -156,6 +156,7 @@ class Merge:
     _hits: dict[_Content, Hits] = field(default_factory=dict)
     _rewritten: dict[tuple[_Content, ...], tuple[bytes, Rewritten]] = field(default_factory=dict)
     _new_rows: tuple[bytes, list[StoredFile]] | None = None
+    _fold: tuple[_Content, ...] | None = None
 
     def plan(self, reader: TableReader, live: Sequence[FileScanTask]) -> MergePlan:
         """Plan the commit on a table with these files.
@@ -288,19 +289,12 @@ class Merge:
         """
         if not ((verdict.hits == 0) & ~verdict.is_deletion).any():
             return []
-        small = [
-            task for task in live if task.file.file_size_in_bytes < _SMALL_BYTES and task.file.file_path not in replaced
-        ]
-        if len(small) <= _MANY_SMALL_FILES:
-            return []
-        group: list[FileScanTask] = []
-        size = 0
-        for task in small:
-            size += task.file.file_size_in_bytes
-            if size > _FOLDED_BYTES:
-                break
-            group.append(task)
-        return [group] if len(group) > 1 else []
+        free = {_content(task): task for task in live if task.file.file_path not in replaced}
+        if self._fold is None:
+            self._fold = tuple(map(_content, _small_files(free.values())))
+        # The same at each try: a repeated one must be fast, to win against busy writers.
+        group = [free[content] for content in self._fold if content in free]
+        return [group] if group and len(group) == len(self._fold) else []
 
     def _write_new_rows(self, verdict: _Verdict) -> list[StoredFile]:
         """Return data files with the rows of the batch that the table is to get."""
@@ -384,6 +378,20 @@ class Merge:
                 " sync, %s",
                 *(len(hit), len(live), f"{size:,}", f"{whole:,}", advice),
             )
+
+
+def _small_files(files: Iterable[FileScanTask]) -> list[FileScanTask]:
+    """Return small files of the partition that has most of them; none where it has few."""
+    partitions: dict[Any, list[FileScanTask]] = {}
+    for task in files:
+        if task.file.file_size_in_bytes < _SMALL_BYTES:
+            # Files of several partitions can't become one.
+            partitions.setdefault((task.file.spec_id, str(task.file.partition)), []).append(task)
+    small = max(partitions.values(), key=len, default=[])
+    if len(small) <= _MANY_SMALL_FILES:
+        return []
+    sizes = np.cumsum([task.file.file_size_in_bytes for task in small])
+    return small[: int(np.searchsorted(sizes, _FOLDED_BYTES, side="right"))]
 
 
 def _content(task: FileScanTask) -> _Content:

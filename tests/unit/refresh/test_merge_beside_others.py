@@ -26,9 +26,10 @@ from pyiceberg.typedef import Record
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.refresh import merge
 from tests.kill_points import intercept
 from tests.unit.messages import raises
-from tests.unit.refresh.changing_source import ASKED, moment
+from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
 from tests.unit.refresh.test_incremental import Shop, begun, counted
 from tests.unit.refresh.test_incremental import shop as shop
 
@@ -148,3 +149,46 @@ def test_a_table_without_rows_gets_the_key_from_the_first_record(shop: Shop) -> 
     shop.sync()
     shop.change(1, 2, "changed")
     assert counted(shop.sync()) == {"updated": 1, "older_versions": 1}
+
+
+def rewritten(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of files of each task that writes some again."""
+    counts: list[int] = []
+    intercept(merge, "rewrite", before=lambda task: counts.append(len(task.replaced)), put=monkeypatch.setattr)
+    return counts
+
+
+def append_other(shop: Shop, number: int) -> None:
+    row = shop.table.scan(row_filter="id = 0").to_arrow().slice(0, 1)
+    shop.table.append(row.set_column(0, "id", pa.array([number])))
+
+
+def test_small_files_of_many_partitions_are_left_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.config = {"page_size": 40}
+    shop.change(0, 0)
+    shop.sync()
+    with shop.table.update_spec() as update:
+        update.add_identity("value")
+    for number in range(1, 36):
+        shop.change(number, 1, f"value {number}")
+    shop.sync()
+    counts = rewritten(monkeypatch)
+    RECORDS.clear()
+    shop.change(99, 2, "new")
+    assert counted(shop.sync()) == {"inserted": 1}
+    assert counts == []
+
+
+def test_small_files_are_written_together_once_however_often_others_come_first(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(shop)
+    for number in range(10, 45):
+        append_other(shop, number)
+    counts = rewritten(monkeypatch)
+    numbers = iter((101, 102, 103))
+    tries = before_the_first_try(monkeypatch, lambda: append_other(shop, next(numbers)), times=3)
+    shop.change(50, 50)
+    shop.sync("append")
+    assert (len(tries), counts) == (4, [36])
+    assert [number for number, _ in shop.rows()] == [0, 1, 2, *range(10, 45), 50, 101, 102, 103]
