@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ _FORMS: Final = (
     " state.json in the pipeline's working folder"
 )
 _MOST_NAMED: Final = 20
+_INTEGER: Final = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,7 @@ def _value_in(cursor: Mapping[str, Any], column: CursorColumn) -> Any:
     if not slices:
         raise ConfigurationError("file", "the state has no slices", "run once with full_refresh")
     # Until where there is no gap, as Airbyte's own reader sees it.
-    first = min((_mapping(item, "slices") for item in slices), key=lambda item: str(item.get("start")))
+    first = min((_mapping(item, "slices") for item in slices), key=lambda item: _read(item.get("start"), column))
     return first.get("most_recent_cursor_value") or first.get("start")
 
 
@@ -251,24 +253,32 @@ def _text(value: Any, column: CursorColumn, lookback: Any) -> str:
 
     :param lookback: seconds that the other tool would read again; None for none
     """
-    if column.kind == "text" and isinstance(value, str):
-        return value
-    number = None if value is None or isinstance(value, (bool, Mapping, list)) else _number(str(value), column)
-    if number is None:
-        problem = f"the state's value {value!r} is no {column.kind}"
-        if column.kind == "datetime":
-            problem += f" of ISO 8601 nor of the format {column.format!r}"
-        raise ConfigurationError("file", problem, "write it in that form into the file")
-    text = text_of(number, column)
+    text = text_of(_read(value, column), column)
     if column.kind == "datetime" and isinstance(lookback, (int, float)):
         return write_moment(read_moment(text) - timedelta(seconds=lookback))
     return text
 
 
-def _number(text: str, column: CursorColumn) -> Any:
+def _read(value: Any, column: CursorColumn) -> Any:
+    """Return a value as it compares.
+
+    :raises ConfigurationError: it is none of the cursor
+    """
+    read = None if value is None or isinstance(value, (bool, Mapping, list)) else _comparable(str(value), column)
+    if read is None:
+        problem = f"the state's value {value!r} is no {column.kind}"
+        if column.kind == "datetime":
+            problem += f" of ISO 8601 nor of the format {column.format!r}"
+        raise ConfigurationError("file", problem, "write it in that form into the file")
+    return read
+
+
+def _comparable(text: str, column: CursorColumn) -> Any:
     """Return the comparable value of a text; None if it is none."""
-    if column.kind != "datetime":
-        return int(text) if text.lstrip("-").isdecimal() else None
+    if column.kind == "text":
+        return text.encode()
+    if column.kind == "integer":
+        return int(text) if _INTEGER.fullmatch(text) else None
     forms: Sequence[CursorColumn] = (column, replace(column, format="iso"))
     values = (comparable(pa.chunked_array([[text]]), form)[0].as_py() for form in forms)
     return next((value for value in values if value is not None), None)

@@ -107,6 +107,17 @@ class TestAirbyte:
         ]
         assert values(airbyte({"slices": slices, "state_type": "date-range"}), stream()) == {"{}": MOMENT}
 
+    @pytest.mark.parametrize(
+        ("form", "starts", "expected"),
+        [
+            ("epoch", [946684800, 1700000000], "2000-01-01T00:00:00.000000Z"),
+            ("%d/%m/%Y", ["05/03/2024", "01/06/2024"], "2024-03-05T00:00:00.000000Z"),
+        ],
+    )
+    def test_slices_are_ordered_as_moments(self, form: str, starts: list[Any], expected: str) -> None:
+        state = airbyte({"slices": [{"start": start} for start in starts], "state_type": "date-range"})
+        assert values(state, stream({**SINCE, "format": form})) == {"{}": expected}
+
     def test_one_cursor_for_all_partitions_is_taken_with_its_lookback(self) -> None:
         content = {"use_global_cursor": True, "state": {"updated_at": MOMENT}, "lookback_window": 3600}
         assert values(airbyte(content), stream()) == {"{}": "2024-01-25T02:00:00.000000Z"}
