@@ -280,7 +280,9 @@ class Refresh:
         if self._config.sync == "incremental":
             state = self._target.sync_state()
             is_begun = header is not None and header.state is RefreshState.OPEN and header.base_state is None
-            if is_begun and header is not None and header.read_fingerprint == full.read:
+            # One that was to append would replace the rows here; so it is left to a refresh of its kind.
+            replaces = header is not None and (state is None or header.mode == "replace")
+            if is_begun and replaces and header is not None and header.read_fingerprint == full.read:
                 _log.info("%s: a full refresh was begun, and is finished first", self.figures.target)
                 state, window = None, None
         if read is not None:

@@ -51,7 +51,12 @@ class Shop:
             "sync": "full" if full else "incremental",
             "window": window,
             "run": {"key": run},
-            "options": {"mode": "replace" if full else mode, "max_deleted": 1, "max_shrink": None, **options},
+            "options": {
+                "mode": "replace" if full and mode != "append" else mode,
+                "max_deleted": 1,
+                "max_shrink": None,
+                **options,
+            },
         }
         ASKED.clear()
         return refresh_of(parse_config(document), self.catalog).run()
@@ -555,3 +560,14 @@ class TestWindow:
         assert shop.sync(window=self.WINDOW).changes is None
         assert not ASKED
         assert len(shop.rows()) == 5
+
+    def test_a_full_refresh_that_was_to_append_is_not_finished_as_one_that_replaces(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun(shop)
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="away"):
+            patched.setattr(Publisher, "publish", fails)
+            shop.sync("append", full=True)
+        shop.table.append(shop.table.scan(row_filter="id = 0").to_arrow().set_column(0, "id", pa.array([77])))
+        assert counted(shop.sync()) == {"unchanged": 1}
+        assert [number for number, _ in shop.rows()] == [0, 1, 2, 77]
