@@ -58,7 +58,10 @@ def _moments(array: pa.Array, column: CursorColumn) -> pa.Array | None:
     """Return moments as microseconds; None for a type that has none."""
     kind = array.type
     if pa.types.is_timestamp(kind):
-        return array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        moments = array.cast(pa.timestamp("us", kind.tz))
+        if kind.tz is None and column.timezone != "UTC":
+            moments = pc.assume_timezone(moments, column.timezone, ambiguous="earliest", nonexistent="earliest")
+        return moments.cast(pa.int64())
     if pa.types.is_date(kind):
         return array.cast(pa.date32()).cast(pa.timestamp("us")).cast(pa.int64())
     scale = next((_SCALE[form] for form in _formats(column) if form in _SCALE), None)

@@ -25,6 +25,11 @@ MOMENT, INTEGER, TEXT = (CursorColumn("c", kind) for kind in ("datetime", "integ
         (pa.array([NOON], pa.timestamp("us", "UTC")), MOMENT, "2026-03-01T12:00:00.000000Z"),
         (pa.array([NOON], pa.timestamp("s", "Europe/Zurich")), MOMENT, "2026-03-01T12:00:00.000000Z"),
         (pa.array([NOON.replace(tzinfo=None)], pa.timestamp("us")), MOMENT, "2026-03-01T12:00:00.000000Z"),
+        (
+            pa.array([datetime(2026, 3, 1, 21)], pa.timestamp("us")),
+            CursorColumn("c", timezone="Asia/Tokyo"),
+            "2026-03-01T12:00:00.000000Z",
+        ),
         (pa.array([date(2026, 3, 1)]), MOMENT, "2026-03-01T00:00:00.000000Z"),
         (pa.array(["2026-03-01T14:00:00+02:00"]), MOMENT, "2026-03-01T12:00:00.000000Z"),
         (pa.array(["2026-03-01"]), CursorColumn("c", timezone="Europe/Zurich"), "2026-02-28T23:00:00.000000Z"),
