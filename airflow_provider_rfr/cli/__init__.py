@@ -390,11 +390,23 @@ _MANIFEST = (
 )
 
 
+_ARG_SOURCE = _file("file", "A definition of a source, or a manifest of Airbyte")
 _SOURCE = (
+    _command(
+        "check",
+        "Read the first page of each stream, and show its columns and how it would be loaded; exit code 1 if one fails",
+        _ARG_SOURCE,
+        Arg(("stream",), nargs="?", metavar="STREAM", help="Only this stream (default: all streams)"),
+        *_SOURCE_SETTINGS,
+        ARG_OUTPUT,
+        group="source",
+        module="source_check",
+        example="shop.yaml --api-conn-id shop",
+    ),
     _command(
         "read",
         "Print a stream's records as JSON Lines; no Spark, no table",
-        _file("file", "A definition of a source, or a manifest of Airbyte"),
+        _ARG_SOURCE,
         Arg(("stream",), metavar="STREAM", help="Name of the stream"),
         Arg(("--limit",), type=int, metavar="N", help="Stop after so many records (default: read all)"),
         _file(
@@ -405,6 +417,12 @@ _SOURCE = (
         *_SOURCE_SETTINGS,
         group="source",
         example="shop.yaml orders --limit 5",
+    ),
+    _command(
+        "schema",
+        "Print the JSON schema of definitions, for editors",
+        ARG_OUTPUT,
+        group="source",
     ),
 )
 

@@ -228,6 +228,13 @@ def print_data(value: Any, args: Namespace) -> bool:
     return True
 
 
+def print_schema(file: Path, args: Namespace) -> None:
+    """Print a file with a JSON schema: as it is, unless ``--output`` asks for YAML."""
+    text = file.read_text(encoding="utf-8").rstrip()
+    if args.output != "yaml" or not print_data(json.loads(text), args):
+        print(text)
+
+
 def _lines_of(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, item in value.items():

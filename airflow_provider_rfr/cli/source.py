@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, config_of, plain, print_data
+from airflow_provider_rfr.cli.common import command, config_of, plain, print_data, print_schema
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.numbers import dumps
 
@@ -105,6 +105,13 @@ def _keep(states: ConnectorStateManager, args: Namespace) -> None:
         draft.replace(args.state)
     except OSError as error:
         raise ConfigurationError("--state", f"{args.state} can't be written: {error.strerror}") from None
+
+
+@command
+def schema(args: Namespace) -> None:
+    from airflow_provider_rfr.streams.rest.definition import SCHEMA_FILE
+
+    print_schema(SCHEMA_FILE, args)
 
 
 @command

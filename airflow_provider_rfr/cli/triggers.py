@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, print_columns, print_data, print_value
+from airflow_provider_rfr.cli.common import command, print_columns, print_data, print_schema, print_value
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 from airflow_provider_rfr.store.deliveries import CANCELLABLE, REPLAYABLE
 from airflow_provider_rfr.store.engine import instant
@@ -54,12 +54,9 @@ def validate(args: Namespace) -> None:
 
 @command
 def schema(args: Namespace) -> None:
-    """Print the schema; it is JSON already, which ``--json`` leaves as it is."""
     from airflow_provider_rfr.webhooks.block import SCHEMA_FILE
 
-    text = SCHEMA_FILE.read_text(encoding="utf-8").rstrip()
-    if args.output != "yaml" or not print_data(json.loads(text), args):
-        print(text)
+    print_schema(SCHEMA_FILE, args)
 
 
 @command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -14,7 +14,12 @@ from airflow_provider_rfr.refresh.pages import SeenColumns
 from airflow_provider_rfr.streams.core import Stream, hinted_schema
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD
 
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.typed_rows import TypedRows
+
 _CONSTANT_TYPES = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+_KINDS: Final = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
+"""Kinds of values by the first characters of their JSON; all others are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +84,14 @@ class ColumnRules:
         """Return the columns whose types the stream declares; the table must take these types."""
         declared = self.declared.names if self.declared is not None else ()
         return frozenset((*self.hints, *declared, *self.constants))
+
+
+def misfits_in_words(rows: TypedRows) -> str:
+    """Return the values of one page that do not fit their columns: the first ones, and how many more there are."""
+    named = "; ".join(
+        f"record {offender.record}: {offender.column} is the {_KINDS.get(offender.value[0], 'number')}"
+        f" {offender.value}, expected {offender.expected}"
+        for offender in rows.offenders
+    )
+    count = rows.offender_count - len(rows.offenders)
+    return f"{named} (and {count} more)" if count else named

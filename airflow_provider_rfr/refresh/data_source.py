@@ -17,7 +17,7 @@ import pyarrow as pa
 from airflow_provider_rfr.documents import DocumentError, read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, SourceError, SparkJobError, TypeMismatchError
 from airflow_provider_rfr.http.redaction import is_secret, redact
-from airflow_provider_rfr.refresh.column_rules import ColumnRules
+from airflow_provider_rfr.refresh.column_rules import ColumnRules, misfits_in_words
 from airflow_provider_rfr.refresh.config import is_reference, resolve_references, secret_values
 from airflow_provider_rfr.refresh.pages import SeenColumns, encode_records, see_columns
 from airflow_provider_rfr.refresh.spark_types import RowLayout, spark_schema
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 _OPTIONS: Final = ("source", "stream", "config", "secrets", "components")
 _REQUIRED: Final = {"source": "the path of a definition or a manifest", "stream": "the name of a stream of the source"}
 _MOST_OFFENDERS: Final = 3
-_KINDS: Final = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
-"""Kinds of values by the first characters of their JSON; all others are numbers."""
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
@@ -124,16 +122,8 @@ class StreamScan:
         typed = type_pages([page], self.layout.read, generation=0, max_offenders=_MOST_OFFENDERS, casts=stream.casts)
         place = f"{stream.name}, partition {page.partition}, page {page.page}"
         if typed.offenders:
-            named = "; ".join(
-                f"record {offender.record}: {offender.column} is the {_KINDS.get(offender.value[0], 'number')}"
-                f" {offender.value}, expected {offender.expected}"
-                for offender in typed.offenders
-            )
-            count = typed.offender_count - len(typed.offenders)
-            more = f" (and {count} more)" if count else ""
-            raise TypeMismatchError(
-                f"{place}: {named}{more}; give the column another type, in columns of the stream or by .schema(...)"
-            )
+            remedy = "give the column another type, in columns of the stream or by .schema(...)"
+            raise TypeMismatchError(f"{place}: {misfits_in_words(typed)}; {remedy}")
         return self.layout.fitted(typed.table, place)
 
 

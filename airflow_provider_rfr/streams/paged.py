@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.checkpoint import IncrementalCheckpointReader
@@ -45,11 +45,15 @@ class PagedStream(Stream):
         pages of one slice can be read at the same time
     :ivar max_empty_pages: pages without records that may follow each other before the slice counts as endless
     :ivar absent_field_ends: a first page that lacks the field which leads to the next page is the only one
+    :ivar pages_by: how its pages follow each other, in words
+    :ivar resumable: the parts of it after which a refresh continues
     """
 
     addressable: bool = False
     max_empty_pages: int = 100
     absent_field_ends: bool = False
+    pages_by: str = "its own code"
+    resumable: Literal["by page", "by slice", "one request", "no"] = "by page"
 
     @abstractmethod
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
@@ -374,6 +378,12 @@ class _Adapter(PagedStream):
 
 class _OnePageASlice(_Adapter):
     """A stream that can only be read slice by slice: each slice is its one page."""
+
+    pages_by = "one page a slice"
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream)
+        self.resumable = "no" if type(stream).stream_slices is Stream.stream_slices else "by slice"
 
     def _read(self, stream: Stream, stream_slice: StreamSlice, token: Any | None) -> Page:
         if token is not None:

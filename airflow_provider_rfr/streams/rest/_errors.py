@@ -166,7 +166,7 @@ class ErrorRule(Part):
 
     _predicate: SourceTemplate | None = PrivateAttr(default=None)
 
-    @field_validator("status", mode="before")
+    @field_validator("status", mode="before", json_schema_input_type=int | str | list[int | str] | None)
     @classmethod
     def _as_list(cls, value: object) -> object:
         return [value] if isinstance(value, (int, str)) and not isinstance(value, bool) else value

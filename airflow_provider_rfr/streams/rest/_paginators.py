@@ -216,6 +216,7 @@ class PageNumberPaginator(_NumberedPaginator):
     start: int = 1
     send_as: RequestPlace = Field(default_factory=lambda: RequestPlace(query="page"))
 
+    pages_by: ClassVar[str] = "page numbers"
     _unit: ClassVar[str] = "page"
 
     @property
@@ -245,6 +246,7 @@ class OffsetPaginator(_NumberedPaginator):
     send_as: RequestPlace = Field(default_factory=lambda: RequestPlace(query="offset"))
     advance: Literal["records", "page_size"] = "records"
 
+    pages_by: ClassVar[str] = "offsets"
     _unit: ClassVar[str] = "offset"
 
     @model_validator(mode="after")
@@ -321,6 +323,8 @@ class CursorPaginator(SizedPaginator):
     send_as: RequestPlace = Field(default_factory=lambda: RequestPlace(query="cursor"))
     stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
     on_missing: OnMissing | None = None
+
+    pages_by: ClassVar[str] = "cursors"
 
     _expression: SourceTemplate | None = PrivateAttr(default=None)
     _stop_condition: SourceTemplate | None = PrivateAttr(default=None)
@@ -419,6 +423,8 @@ class NextUrlPaginator(_LinkedPaginator):
     on_missing: OnMissing | None = None
     keep_query: bool = False
 
+    pages_by: ClassVar[str] = "addresses in answers"
+
     _stop_condition: SourceTemplate | None = PrivateAttr(default=None)
 
     def bind(self, context: PagingContext) -> Self:
@@ -442,6 +448,8 @@ class LinkHeaderPaginator(_LinkedPaginator):
     on_missing: OnMissing | None = None
     keep_query: bool = False
 
+    pages_by: ClassVar[str] = "addresses in the header Link"
+
     def step(self, token: Any | None, reply: Reply) -> PageStep:
         links = reply.links(self.header)
         absent = f"paginator: the answer has no header {self.header} with links"
@@ -459,6 +467,8 @@ class KeysetPaginator(StoppingPaginator):
     type: Literal["keyset"]
     field: str
     send_as: RequestPlace
+
+    pages_by: ClassVar[str] = "the last record's key"
 
     @model_validator(mode="after")
     def _no_total(self) -> KeysetPaginator:

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -117,8 +117,12 @@ class PagingContext:
 
 
 class Paginator(Part, ABC):
-    """A paginator: it makes the requests for pages, and finds the next page in an answer."""
+    """A paginator: it makes the requests for pages, and finds the next page in an answer.
 
+    :cvar pages_by: how pages follow each other, in words
+    """
+
+    pages_by: ClassVar[str]
     _context: PagingContext = PrivateAttr()
 
     def bind(self, context: PagingContext) -> Self:
@@ -206,6 +210,8 @@ class SinglePagePaginator(Paginator):
     """There is one page."""
 
     type: Literal["none"]
+
+    pages_by: ClassVar[str] = "one page"
 
     def inject(self, token: Any | None, draft: RequestDraft) -> None:
         if token is not None:

@@ -29,6 +29,8 @@ from airflow_provider_rfr.streams.rest._records import Records, Transformation
 from airflow_provider_rfr.streams.rest._request import RequestDefaults, StreamRequest, Timeouts
 from airflow_provider_rfr.streams.rest.templates import OF_CONFIG, Part, Scope, Templated
 
+SCHEMA_FILE: Final = Path(__file__).with_name("source_schema.json")
+"""JSON schema of a definition, for editors; ``scripts/source_schema.py`` makes it of these models."""
 _STREAM_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

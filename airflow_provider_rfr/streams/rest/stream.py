@@ -115,6 +115,11 @@ class RestStream(ParentStream):
         divided = incremental or router
         self.partition_fields = divided.key_fields
         self.slice_fields = divided.slice_fields
+        self.pages_by = paginator.pages_by
+        if self.page_size is not None:
+            self.pages_by += f", {self.page_size} records a page"
+        if isinstance(paginator, SinglePagePaginator):
+            self.resumable = "by slice" if self.slice_fields else "one request"
         self._requester = requester
         self._records = records
         self._paginator = paginator
