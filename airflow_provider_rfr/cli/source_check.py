@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.cli.common import command, plain, print_columns, print_data
@@ -93,7 +93,9 @@ def _checked(source: Mapping[str, Any], name: str) -> StreamCheck:
     from airflow_provider_rfr.refresh.config import secret_values
 
     try:
-        return _check_of(*read_first_page(source, name))
+        stream, page = read_first_page(source, name)
+        paging, resumable = _manifest_paging(stream) if "manifest" in source else (stream.pages_by, stream.resumable)
+        return replace(_check_of(stream, page), paging=paging, resumable=resumable)
     except ConfigurationError as error:
         problem = "; ".join(
             ": ".join(filter(None, (one.place, one.field, f"{one.problem}; {one.remedy or _REMEDY}")))
@@ -111,7 +113,7 @@ def _checked(source: Mapping[str, Any], name: str) -> StreamCheck:
 
 
 def _check_of(stream: PagedStream, page: Page | None) -> StreamCheck:
-    """Return the check of a stream whose first page came.
+    """Return the check of a stream whose first page came, but for its paging.
 
     :param page: None where the stream has no partition
     :raises ConfigurationError: the key is missing in all records, or a table can't have the columns
@@ -121,27 +123,24 @@ def _check_of(stream: PagedStream, page: Page | None) -> StreamCheck:
 
     records = () if page is None else page.records
     check_key_of_page(stream.primary_key, records)
-    paging, resumable = _paging(stream)
     incremental, why = _incremental(stream)
     problem = "" if page is None or not page.skipped else f"the page was left out by an error rule: {page.skipped}"
     return StreamCheck(
         stream.name,
         problem=problem,
         records=None if page is None else len(records),
-        paging=paging,
-        resumable=resumable,
         incremental=incremental,
         why=why,
         columns=tuple(_columns(stream, records)),
     )
 
 
-def _paging(stream: PagedStream) -> tuple[str, str]:
-    """Return how the stream's pages follow each other, and after which parts it is resumed."""
-    of_manifest = getattr(stream, "paging", None)
-    if of_manifest is None:
-        return stream.pages_by, stream.resumable
-    return of_manifest.why, "by page" if of_manifest.by_page else "by slice"
+def _manifest_paging(stream: PagedStream) -> tuple[str, str]:
+    """Return how the pages of a manifest's stream follow each other, and after which parts it is resumed."""
+    from airflow_provider_rfr.streams.airbyte.source import ManifestStream
+
+    assert isinstance(stream, ManifestStream)
+    return stream.paging.why, "by page" if stream.paging.by_page else "by slice"
 
 
 def _incremental(stream: PagedStream) -> tuple[Sequence[str], str]:
