@@ -22,7 +22,7 @@ class _AsJson(Action):
 
 
 def _switch(name: str, help: str, **more: Any) -> Arg:
-    return Arg((name,), action="store_true", help=help, **more)
+    return Arg((name,), action="store_true", help=f"{help} (default: no)", **more)
 
 
 def _file(name: str, help: str, *, metavar: str = "FILE", **more: Any) -> Arg:
@@ -38,6 +38,7 @@ def _command(
     help: str,
     *args: Arg,
     group: str,
+    detail: str = "",
     example: str = "",
     function: str | None = None,
     module: str | None = None,
@@ -46,6 +47,8 @@ def _command(
 ) -> ActionCommand:
     """Return a command of a group; it calls the function of its name, or ``function``, in the group's module.
 
+    :param help: a sentence, without its full stop
+    :param detail: more sentences, for the command's own help
     :param example: arguments after the command's name, for its help
     :param module: of the function, where it is not named as the group
     :param first: arguments before those of the command, as ``last`` after them
@@ -58,8 +61,13 @@ def _command(
         help=help,
         func=lazy_load_command(path),
         args=(*arguments, _ARG_JSON) if ARG_OUTPUT in arguments else arguments,
+        description=f"{help}. {detail}".rstrip(),
         epilog=f"Example: {' '.join(filter(None, words))}",
     )
+
+
+def _group(name: str, help: str, subcommands: Sequence[ActionCommand | GroupCommand]) -> GroupCommand:
+    return GroupCommand(name=name, help=help, description=f"{help}.", subcommands=subcommands)
 
 
 _ARG_JSON = Arg(("--json",), action=_AsJson, help="The same as --output json")
@@ -88,7 +96,10 @@ _SELECTED = (
         help="Only deliveries in this state (default: any)",
     ),
 )
-_SELECTION = (Arg(("delivery_id",), nargs="*", metavar="ID", help="Ids of deliveries"), *_SELECTED)
+_SELECTION = (
+    Arg(("delivery_id",), nargs="*", metavar="ID", help="Ids of deliveries (default: all that the options select)"),
+    *_SELECTED,
+)
 _ARG_ENDPOINT = Arg(("trigger",), metavar="NAME", help="Name of the endpoint, or BLOCK/NAME")
 _ENDPOINT = (Arg(("target",), metavar="TABLE", help="namespace.table"), _ARG_ENDPOINT)
 
@@ -192,7 +203,7 @@ _BUILTINS = (
     _builtins(
         "refresh",
         "Refresh materialized views",
-        Arg(("names",), nargs="*", metavar="NAME", help="Names of materialized views"),
+        Arg(("names",), nargs="*", metavar="NAME", help="Names of materialized views (default: none, see --all)"),
         _switch("--all", "Refresh all that are deployed"),
         _switch("--force", "Refresh also where no input has changed"),
         *_SPARK,
@@ -202,7 +213,7 @@ _BUILTINS = (
     _builtins(
         "history",
         "Show past deploys, or the steps of one",
-        Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one"),
+        Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one (default: all deploys)"),
         _ARG_LIMIT,
         example="--limit 5",
     ),
@@ -241,7 +252,7 @@ _CONNECTION = (
     _connection(
         "alter",
         "Change a connection, and restart what uses it",
-        Arg(("statement",), help="ALTER, DROP, COMMENT ON or VALIDATE CONNECTION ..."),
+        Arg(("statement",), help="A statement: ALTER, DROP, COMMENT ON or VALIDATE CONNECTION"),
         _file("--parameters", "JSON object with the values of :name, secrets above all; - for stdin (default: none)"),
         _ARG_DRY_RUN,
         _switch("--no-validate", "Do not try the new settings before they are stored"),
@@ -256,14 +267,14 @@ _CONNECTION = (
     _connection(
         "history",
         "Show who altered or dropped connections, and the outcome",
-        Arg(("connection",), nargs="?", metavar="CONNECTION", help="Only of this one"),
+        Arg(("connection",), nargs="?", metavar="CONNECTION", help="Only of this one (default: all connections)"),
         _ARG_LIMIT,
         example="shop --limit 5",
     ),
 )
 
 
-_ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table; all if left out")
+_ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table (default: all tables)")
 
 _tables = partial(_command, group="tables", module="refresh", first=(_ARG_TABLES,), last=_OF_LAKE)
 _TABLES = (
@@ -334,10 +345,10 @@ _REFRESH = (
         *_ONE_REFRESH,
         example="raw.orders",
     ),
-    GroupCommand(
-        name="state",
-        help="The state of a table's incremental sync",
-        subcommands=(
+    _group(
+        "state",
+        "Show, set and import the state of a table's incremental sync",
+        (
             _state(
                 "show",
                 "Print the state as JSON; exit code 1 if there is none",
@@ -468,17 +479,32 @@ _BUNDLE = _command(
 )
 
 
+_LOAD = _command(
+    "load",
+    "Run the refresh or the sync that a file describes on the Spark of this machine",
+    _file("file", "YAML or JSON with the operator's arguments: source, streams, target, lake_conn_id and others"),
+    detail="Exit codes: 0 all is published; 1 a stream failed, and the next run continues; 2 the file, a connection or"
+    " the machine is wrong; 3 a newer attempt took over.",
+    group="load",
+    example="shop_load.yaml",
+)
+
+_VERSION = _command(
+    "version", "Print the versions of this package, Airflow, Spark and Iceberg", ARG_OUTPUT, group="version"
+)
+
+
 def get_rfr_commands() -> list[GroupCommand]:
     """Return the commands that Airflow adds to its own."""
     groups = (
-        ("refresh", "Refreshes: progress, errors, ledgers", _REFRESH),
-        ("triggers", "Commit webhooks", _TRIGGERS),
-        ("builtins", "The platform's own tables, views and sinks", _BUILTINS),
-        ("tables", "Storage of tables: snapshots and ledgers", _TABLES),
-        ("source", "Sources, read without a refresh", _SOURCE),
-        ("manifest", "Manifests of Airbyte as sources", _MANIFEST),
-        ("connection", "Connections, and what uses them", _CONNECTION),
+        ("refresh", "Show, follow and drop refreshes", _REFRESH),
+        ("triggers", "Check, send and replay commit webhooks", _TRIGGERS),
+        ("builtins", "Deploy the platform's own tables, views and sinks", _BUILTINS),
+        ("tables", "Expire snapshots of tables, and drop ledgers", _TABLES),
+        ("source", "Check and read sources, without a refresh", _SOURCE),
+        ("manifest", "Check manifests of Airbyte as sources", _MANIFEST),
+        ("connection", "Change connections, and show what uses them", _CONNECTION),
     )
-    subgroups = [GroupCommand(name=name, help=help, subcommands=commands) for name, help, commands in groups]
-    description = "Resumable full refresh, commit webhooks, migrations, connections"
-    return [GroupCommand(name="rfr", help=description, subcommands=(_DOCTOR, _BUNDLE, *subgroups))]
+    subgroups = [_group(*group) for group in groups]
+    help = "Load tables from APIs, send commit webhooks, migrate objects, change connections"
+    return [_group("rfr", help, (_DOCTOR, _LOAD, _BUNDLE, _VERSION, *subgroups))]

@@ -58,8 +58,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
                 code = work(args)
             sys.stdout.flush()
         except RfrError as error:
-            # An error may have a line for each problem.
-            print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
+            tell(error)
             code = 1
         except DBAPIError as error:
             # The first line: the statement follows, with what it was given.
@@ -188,6 +187,11 @@ def _with_stored_connections() -> Iterator[None]:
 def plain(text: str) -> str:
     """Return the text on one line, without characters that control a terminal."""
     return printable(" ".join(text.split()))
+
+
+def tell(error: RfrError) -> None:
+    """Print an error on standard error; it may have a line for each problem."""
+    print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
 
 
 def say(text: str) -> None:

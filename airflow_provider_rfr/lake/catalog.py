@@ -361,7 +361,7 @@ def spark_sql_settings(lake: LakeSettings, *, with_packages: bool = True) -> dic
     :raises ConfigurationError: the catalog is of another kind, or Iceberg has no runtime for this Spark
     """
     kind = _catalog_type(lake.properties)
-    packages = [_iceberg_runtime()] if with_packages else []
+    packages = [iceberg_runtime()] if with_packages else []
     of_store = _s3_settings(lake.properties)
     if with_packages and of_store:
         packages.append(f"{_S3_BUNDLE}:{packages[0].rpartition(':')[2]}")
@@ -400,8 +400,11 @@ def _s3_settings(properties: Mapping[str, str]) -> dict[str, str]:
     return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **settings}
 
 
-def _iceberg_runtime() -> str:
-    """Return the Maven coordinates of Iceberg's runtime for the Spark of this machine."""
+def iceberg_runtime() -> str:
+    """Return the Maven coordinates of Iceberg's runtime for the Spark of this machine.
+
+    :raises ConfigurationError: there is no Spark, or Iceberg has no runtime for it
+    """
     install = "pip install 'airflow-provider-rfr[spark41]'"
     spark = installed_spark()
     if spark is None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MAPPED: Final = "{{ mapped }}"
 """Stands for an argument that is mapped, and so is known in the task."""
+REFRESH_ARGUMENTS: Final = ("source", "streams", "target", "options", "api_conn_id", "lake_conn_id")
+"""Those that say what a refresh reads and writes."""
 _INLINE: Final = ("definition", "manifest")
 """Fields of a source whose templates a refresh fills in itself, where they hold a mapping."""
 _LINEAGE: Final = "openlineage"

@@ -19,7 +19,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.http.redaction import is_secret, without_credentials
-from airflow_provider_rfr.operators.arguments import pending_arguments
+from airflow_provider_rfr.operators.arguments import REFRESH_ARGUMENTS, pending_arguments
 from airflow_provider_rfr.operators.full_refresh import STORE_PARTS, store_url
 from airflow_provider_rfr.operators.submit import application_path, zip_package
 from airflow_provider_rfr.refresh.config import parse_config
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 PACKAGE: Final = "airflow_provider_rfr.zip"
 APPLICATION: Final = "refresh.py"
 DOCUMENT: Final = "run.json"
-_ARGUMENTS: Final = ("source", "streams", "target", "options", "api_conn_id", "lake_conn_id")
 _STORE_VARIABLE: Final = "RFR_CONTROL_STORE"
 
 
@@ -113,7 +112,7 @@ def write_bundle(
     :param secret_files: folder on the driver's machine with a file for each secret; None for environment variables
     :raises ConfigurationError: an argument is a template that only a run can fill in, or is wrong
     """
-    if pending := pending_arguments(task, *_ARGUMENTS):
+    if pending := pending_arguments(task, *REFRESH_ARGUMENTS):
         problem, remedy = (
             "is a template, which only a run fills in",
             "write the value itself, e.g. in a DAG for bundles",

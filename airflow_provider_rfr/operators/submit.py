@@ -173,15 +173,13 @@ def load_application(
         raise ConfigurationError("deploy_mode", "a standalone cluster runs no Python driver", remedy)
     run = dict(document.get("run") or {})
     if not hook.in_cluster:
-        # The driver must not outlive this process.
-        pid = os.getpid()
-        run["supervisor"] = {"pid": pid, "started": process_started(pid) or 0, "host": socket.gethostname()}
-    path = _write_config(folder, {**document, "run": run})
+        run["supervisor"] = this_process()
+    path = write_config(folder, {**document, "run": run})
     hook.ship(path, None if hook.is_local else zip_package(folder, more))
     hook.default_environment(spark_environment(hook.spark_binary or "spark-submit", os.environ))
     if hook.in_cluster:
         return
-    hook.default_environment(_python_environment(document.get("source") or {}, os.environ, local=hook.is_local))
+    hook.default_environment(python_environment(document.get("source") or {}, os.environ, local=hook.is_local))
     hook.default_conf("spark.log.level", "WARN")
     # Options that make the driver's start shorter. They never reach an executor on another machine.
     if not hook.has_conf(*_JAVA_OPTIONS) and not _is_in_spark_defaults(*_JAVA_OPTIONS):
@@ -206,7 +204,13 @@ def load_migration(folder: Path, builtins: BuiltinsHook, work: Mapping[str, Any]
     load_application(hook, folder, {**work, **place}, _MIGRATION_PARTS)
 
 
-def _write_config(folder: Path, document: Mapping[str, Any]) -> Path:
+def this_process() -> dict[str, Any]:
+    """Return this process as the ``run.supervisor`` of a document: the driver must not outlive it."""
+    pid = os.getpid()
+    return {"pid": pid, "started": process_started(pid) or 0, "host": socket.gethostname()}
+
+
+def write_config(folder: Path, document: Mapping[str, Any]) -> Path:
     """Write the document, readable for its owner alone from its first byte on."""
     # With --files the name becomes one in the driver's working folder, so it must differ from attempt to attempt.
     path = folder / f"rfr-{folder.name[-8:]}.json"
@@ -244,7 +248,7 @@ def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]
     return environment
 
 
-def _python_environment(source: Mapping[str, Any], environ: Mapping[str, str], *, local: bool) -> dict[str, str]:
+def python_environment(source: Mapping[str, Any], environ: Mapping[str, str], *, local: bool) -> dict[str, str]:
     """Return the variables for the driver's Python, which is this one, for its memory, and for its import path.
 
     The driver has to find this package and the source's class.

@@ -339,20 +339,27 @@ def parse_options(options: Mapping[str, Any]) -> RefreshOptions:
 
 def read_config(path: str) -> RefreshConfig:
     """Read a YAML or JSON file; raise :class:`ConfigurationError` that names it."""
-    file = Path(path)
+    return parse_config(read_document(Path(path), "--config"), str(path))
+
+
+def read_document(file: Path, field: str) -> Any:
+    """Return the content of a YAML or JSON file.
+
+    :param field: the argument that names the file, for errors
+    :raises ConfigurationError: it can't be read
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError("--config", f"{path} can't be read: {error}") from None
+        raise ConfigurationError(field, f"{file} can't be read: {error}") from None
     try:
-        document = json.loads(text) if file.suffix == ".json" else read_yaml(text)
+        return json.loads(text) if file.suffix == ".json" else read_yaml(text)
     except DocumentError as error:
         problem = error.problem if error.key is None else f"has a duplicate key {error.key!r}"
         where = f" at line {error.line}" if error.line else ""
-        raise ConfigurationError("--config", f"{path} {problem}{where}") from None
+        raise ConfigurationError(field, f"{file} {problem}{where}") from None
     except ValueError as error:
-        raise ConfigurationError("--config", f"{path} is not JSON: {error}") from None
-    return parse_config(document, str(path))
+        raise ConfigurationError(field, f"{file} is not JSON: {error}") from None
 
 
 def is_reference(value: Any) -> bool:

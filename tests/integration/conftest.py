@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.catalog import LakeSettings, _iceberg_runtime, open_catalog
+from airflow_provider_rfr.lake.catalog import LakeSettings, iceberg_runtime, open_catalog
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.headers import read_status
@@ -35,7 +35,7 @@ FENCED = 3
 
 def _has_iceberg_runtime() -> bool:
     try:
-        return bool(_iceberg_runtime())
+        return bool(iceberg_runtime())
     except ConfigurationError:
         return False
 

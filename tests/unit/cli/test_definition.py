@@ -22,6 +22,13 @@ def commands(group: GroupCommand, *words: str) -> Iterator[tuple[str, ActionComm
             yield " ".join((*words, subcommand.name)), subcommand
 
 
+def groups(group: GroupCommand) -> Iterator[GroupCommand]:
+    for subcommand in group.subcommands:
+        if isinstance(subcommand, GroupCommand):
+            yield subcommand
+            yield from groups(subcommand)
+
+
 COMMANDS = dict(commands(get_rfr_commands()[0]))
 
 
@@ -50,20 +57,41 @@ def test_names_of_files_are_paths_which_need_not_be_utf_8() -> None:
 
 
 def test_every_command_speaks_json(parser: ArgumentParser) -> None:
-    for name in COMMANDS.keys() - {"source read"}:  # which prints nothing but JSON Lines
+    for name in COMMANDS.keys() - {"source read", "load"}:  # which print nothing but JSON
         assert parser.parse_args([*typed(name), "--json"]).output == "json", name
 
 
-def test_every_option_with_a_value_says_its_default() -> None:
+def test_everything_that_may_be_left_out_says_its_default() -> None:
     for name, command in COMMANDS.items():
-        parser = ArgumentParser()
+        parser = ArgumentParser(add_help=False)
         for argument in command.args:
             argument.add_to_parser(parser)
         for option in parser._actions:
-            if option.option_strings and option.nargs != 0 and not option.required:
-                shown = str(option.help) % {"default": option.default}
-                assert "(default: " in shown, (name, option.option_strings)
+            shown = str(option.help) % {"default": option.default}
+            if not option.required and option.option_strings != ["--json"]:  # which is another name of --output
+                assert "(default: " in shown, (name, option.option_strings, option.dest)
                 assert str(option.default or "") in shown, (name, option.option_strings)
+
+
+def test_descriptions_are_sentences_that_begin_with_a_verb() -> None:
+    """The help of an argument begins with a capital letter as well, unless with a name."""
+    [rfr] = get_rfr_commands()
+    described = [rfr, *groups(rfr), *COMMANDS.values()]
+    verbs = {
+        *("Begin", "Cancel", "Change", "Check", "Decide", "Delete", "Deploy", "Drop", "Expire", "Follow", "Hold"),
+        *("Load", "Print", "Read", "Refresh", "Remove", "Render", "Replay", "Resume", "Run", "Send", "Set", "Show"),
+        *("Take", "Try", "Write"),
+    }
+    for command in described:
+        sentence = command.description or ""
+        assert sentence.partition(" ")[0].strip(",") in verbs, command.name
+        assert sentence.endswith(".") and not sentence.endswith(".."), command.name
+        assert sentence.startswith(command.help) and not command.help.endswith("."), command.name
+    for name, command in COMMANDS.items():
+        for argument in command.args:
+            text = argument.kwargs["help"]
+            assert text[0].isupper() or text.startswith("namespace.table"), (name, argument.flags)
+            assert not text.endswith("."), (name, argument.flags)
 
 
 def test_an_option_has_one_spelling_in_all_commands() -> None:

@@ -18,8 +18,8 @@ from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, Sp
 from airflow_provider_rfr.lake.catalog import (
     _JDBC_PACKAGES,
     LakeSettings,
-    _iceberg_runtime,
     _translated,
+    iceberg_runtime,
     load_table,
     open_catalog,
     spark_sql_settings,
@@ -198,7 +198,7 @@ def test_sqlite_becomes_a_jdbc_catalog_of_the_same_name() -> None:
     assert settings["spark.sql.catalog.raw_lake"] == "org.apache.iceberg.spark.SparkCatalog"
     assert settings["spark.sql.catalog.raw_lake.uri"] == "jdbc:sqlite:/lake/catalog.db"
     assert settings["spark.sql.catalog.raw_lake.warehouse"] == "file:///lake/warehouse"
-    assert settings["spark.jars.packages"] == ",".join([_iceberg_runtime(), _JDBC_PACKAGES["sqlite"]])
+    assert settings["spark.jars.packages"] == ",".join([iceberg_runtime(), _JDBC_PACKAGES["sqlite"]])
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_warehouse_in_s3_is_read_by_icebergs_own_client_with_the_same_key(cata
     assert of_catalog(**other)["s3.path-style-access"] == "true"
     assert "s3.path-style-access" not in of_catalog(**other, **{"s3.force-virtual-addressing": "true"})
     packages = spark_sql_settings(LakeSettings("rfr", other))["spark.jars.packages"]
-    runtime = _iceberg_runtime()
+    runtime = iceberg_runtime()
     assert packages.split(",")[:2] == [runtime, f"org.apache.iceberg:iceberg-aws-bundle:{runtime.rpartition(':')[2]}"]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import PreflightError
 from airflow_provider_rfr.operators import submit
-from airflow_provider_rfr.operators.submit import _python_environment, spark_environment
+from airflow_provider_rfr.operators.submit import python_environment, spark_environment
 from airflow_provider_rfr.refresh.process import process_started
 from tests.unit.messages import raises
 
@@ -33,7 +33,7 @@ def test_the_configuration_is_readable_for_its_owner_alone_whatever_the_umask() 
     before = os.umask(0)
     try:
         with submit.private_folder() as folder:
-            path = submit._write_config(folder, {"a": "s3cret"})
+            path = submit.write_config(folder, {"a": "s3cret"})
             assert [mode(path), mode(folder), mode(folder.parent)] == [0o600, 0o700, 0o700]
     finally:
         os.umask(before)
@@ -41,7 +41,7 @@ def test_the_configuration_is_readable_for_its_owner_alone_whatever_the_umask() 
 
 def test_it_is_gone_after_an_error_too_and_names_differ_because_files_share_the_drivers_folder() -> None:
     with pytest.raises(RuntimeError), submit.private_folder() as folder, submit.private_folder() as other:
-        assert submit._write_config(folder, {}).name != submit._write_config(other, {}).name
+        assert submit.write_config(folder, {}).name != submit.write_config(other, {}).name
         raise RuntimeError
     assert not (folder.exists() or other.exists())
 
@@ -50,7 +50,7 @@ def test_what_a_killed_attempt_left_is_swept_by_the_next() -> None:
     code = (
         "import os, signal, tempfile; from airflow_provider_rfr.operators import submit\n"
         f"tempfile.tempdir = {os.fspath(submit.tempfile.gettempdir())!r}\n"
-        "with submit.private_folder() as f: submit._write_config(f, {}); os.kill(os.getpid(), signal.SIGKILL)"
+        "with submit.private_folder() as f: submit.write_config(f, {}); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[3])
     base = submit._base_folder()
@@ -137,13 +137,13 @@ def test_where_there_is_no_spark_the_error_says_how_to_get_one(tmp_path: Path) -
 
 
 def test_a_driver_runs_this_python_and_local_executors_too_unless_the_user_chose_one() -> None:
-    local, elsewhere = (_python_environment({}, {}, local=is_local) for is_local in (True, False))
+    local, elsewhere = (python_environment({}, {}, local=is_local) for is_local in (True, False))
     assert (local["PYSPARK_PYTHON"], local["SPARK_LOCAL_IP"]) == (sys.executable, "127.0.0.1")
     assert elsewhere["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert not {"PYSPARK_PYTHON", "SPARK_LOCAL_IP"} & elsewhere.keys()
-    assert "PYSPARK_PYTHON" not in _python_environment({}, {"PYSPARK_PYTHON": "/opt/python"}, local=True)
+    assert "PYSPARK_PYTHON" not in python_environment({}, {"PYSPARK_PYTHON": "/opt/python"}, local=True)
     assert local["MALLOC_ARENA_MAX"] == "2"
-    assert "MALLOC_ARENA_MAX" not in _python_environment({}, {"MALLOC_ARENA_MAX": "8"}, local=True)
+    assert "MALLOC_ARENA_MAX" not in python_environment({}, {"MALLOC_ARENA_MAX": "8"}, local=True)
 
 
 def test_the_driver_finds_a_sources_class_where_airflow_finds_it(
@@ -151,6 +151,6 @@ def test_the_driver_finds_a_sources_class_where_airflow_finds_it(
 ) -> None:
     (tmp_path / "my_shop.py").write_text("raise SystemExit('not to be imported here')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    environment = _python_environment({"class": "my_shop:Orders"}, {"PYTHONPATH": "/given"}, local=True)
+    environment = python_environment({"class": "my_shop:Orders"}, {"PYTHONPATH": "/given"}, local=True)
     assert str(tmp_path) in environment["PYTHONPATH"].split(":")
     assert environment["PYTHONPATH"].endswith(":/given")

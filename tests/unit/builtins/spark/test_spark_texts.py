@@ -14,7 +14,7 @@ from airflow_provider_rfr.builtins.model import Column, Kind, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake import spark
-from airflow_provider_rfr.lake.catalog import LakeSettings, _iceberg_runtime, spark_sql_settings
+from airflow_provider_rfr.lake.catalog import LakeSettings, iceberg_runtime, spark_sql_settings
 from airflow_provider_rfr.lake.spark import spark_errors, spark_problem
 from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.lake.types import ColumnType, parse_type
@@ -193,7 +193,7 @@ def test_nothing_of_the_catalog_is_a_setting_of_the_application() -> None:
 
 def test_packages_and_extensions_of_the_user_stay_beside_ours() -> None:
     found = settings(settings={"spark.jars.packages": "a:b:1", "spark.sql.extensions": "x.Y"})
-    assert found["spark.jars.packages"].split(",")[:2] == ["a:b:1", _iceberg_runtime()]
+    assert found["spark.jars.packages"].split(",")[:2] == ["a:b:1", iceberg_runtime()]
     assert found["spark.sql.extensions"].startswith("x.Y,org.apache.iceberg.")
 
 
