@@ -160,10 +160,15 @@ def _store_file(
     return StoredFile(location, size, metadata, dict(partition or {}))
 
 
-def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
-    """Yield each partition's values, after the transforms, and its rows; keep the order of rows."""
+def _split_by_partition(
+    table: pa.Table, layout: FileLayout
+) -> Iterator[tuple[Mapping[str, Any], pa.Table, pa.Array | None]]:
+    """Yield each partition's values, after the transforms, its rows, and their positions; None for those of all rows.
+
+    The order of rows is kept.
+    """
     if layout.spec.is_unpartitioned():
-        yield {}, table
+        yield {}, table, None
         return
     shaped = conform(table, layout.arrow)
     fields = layout.spec.fields
@@ -188,7 +193,7 @@ def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[M
     for number, key in enumerate(keys.T):
         positions = np.flatnonzero(groups.reshape(-1) == number)
         selection = pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
-        yield {item.name: values[n][key[n]] for n, item in enumerate(fields)}, shaped.take(selection)
+        yield {item.name: values[n][key[n]] for n, item in enumerate(fields)}, shaped.take(selection), selection
 
 
 def load_file(store: FileStore, location: str, layout: FileLayout) -> pa.Table:
@@ -322,18 +327,24 @@ class FileTarget:
         folder = metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data").rstrip("/")
         return cls(layout, FileStore.of(io), folder, layout.arrow if rows is None else rows, family)
 
-    def write(self, table: pa.Table, footer: Mapping[str, str] | None = None) -> Iterator[tuple[StoredFile, pa.Table]]:
+    def write(
+        self, table: pa.Table, footer: Mapping[str, str] | None = None, *, beside: pa.Table | None = None
+    ) -> Iterator[tuple[StoredFile, pa.Table]]:
         """Write the rows, one file for each of the table's partitions that they fall into, with its rows in order.
 
         :param footer: kept in the files' own key-value metadata
+        :param beside: more columns of the rows, which are not written, and which the rows of each file are given
         :raises SchemaError: they don't fit the table's columns
         """
         # Never the same twice: Spark may run a task a second time while the first one still writes.
         name = f"{self.family}{self.label}{uuid.uuid4().hex}"
-        for number, (partition, rows) in enumerate(_split_by_partition(table, self.layout)):
+        more = {} if beside is None else dict(zip(beside.column_names, beside.columns, strict=True))
+        for number, (partition, rows, positions) in enumerate(_split_by_partition(table, self.layout)):
             location = f"{self.folder}/{name}-{number}.parquet"
             if rows.num_rows:
                 stored = _store_file(self.store, location, rows, self.layout, partition=partition, footer=footer)
+                for column, values in more.items():
+                    rows = rows.append_column(column, values if positions is None else values.take(positions))
                 yield stored, rows
 
     def discard(self) -> None:

@@ -1,7 +1,7 @@
 """Tasks of a merge: find the table's rows that have keys of the batch, and write their files again without them.
 
 The batch is the rows that a sync read. Each data file that it wrote has an index: key, cursor value and time of every
-row. Of the rows with one key, the newest by cursor value counts, and of equal ones the one that was fetched last.
+row. Of the rows with one key, the newest by cursor value counts, and of equal ones the last in the order of pages.
 
 Keys are searched as they are, not by a hash: by the native type of a single column, and of several columns by bytes
 that no two different keys share. The driver sorts the keys once and writes them to files of a bounded size, which tasks
@@ -36,7 +36,9 @@ Bounds = list[tuple[Any, Any]]
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-_INDEX_COLUMNS: Final = ("cursor", "fetched", "row", "deleted")
+PLACE_COLUMN: Final = "_rfr_place"
+"""Column of rows that are being written: the place of the record in its page."""
+_INDEX_COLUMNS: Final = ("cursor", "fetched", "place", "row", "deleted")
 _EXTRACTED_AT: Final = "_rfr_extracted_at"
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 """Of rows in memory before they are written."""
@@ -130,6 +132,7 @@ def write_index(store: FileStore, location: str, rows: pa.Table, rules: KeyRules
     columns |= {
         "cursor": rules.cursors(rows),
         "fetched": rows[_EXTRACTED_AT].cast(pa.int64()).combine_chunks(),
+        "place": rows[PLACE_COLUMN].combine_chunks(),
         "row": pa.array(np.arange(count, dtype=np.int32)),
         "deleted": pa.repeat(pa.scalar(deleted), count),
     }
@@ -214,15 +217,15 @@ def _ints() -> _Numbers:
 
 
 def _sorted(keys: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Table, _Mask]:
-    """Return keys and rows by key, cursor value and time, and for each whether it is the last with its key."""
+    """Return keys and rows by key, cursor value and page, and for each whether it is the last with its key."""
     # A version without a cursor value is older than any with one.
     order = {"key": keys, "has_cursor": rows["cursor"].is_valid(), "cursor": rows["cursor"]}
-    order |= {name: rows[name] for name in ("fetched", "part", "row")}
+    order |= {name: rows[name] for name in ("fetched", "place", "part", "row")}
     places = pc.sort_indices(pa.table(order), [(name, "ascending") for name in order])
     del order
     keys = keys.take(places)
     differs = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
-    return keys, rows.drop_columns(["fetched"]).take(places), np.append(differs.astype(bool), True)
+    return keys, rows.drop_columns(["fetched", "place"]).take(places), np.append(differs.astype(bool), True)
 
 
 def _write_keys(store: FileStore, scratch: str, keys: pa.Array, cursors: pa.ChunkedArray) -> tuple[KeyFile, ...]:
@@ -400,12 +403,13 @@ def rewrite(task: RewriteTask) -> Rewritten:
     writer, kept, stays = _Writer(task.target, task.keys), [], []
     deletes = np.array([part.file is None for part in task.parts], dtype=bool)
     for replaced in task.replaced:
-        mask = _stays(task, replaced)
+        # PyIceberg reads the whole file before it gives the first rows, so they may as well be kept.
+        tables = list(task.reader.tables(replaced.file, task.reader.columns()))
+        mask = _stays(task, replaced, tables)
         stays.append(mask)
         gone = replaced.rows[~mask]
         kept.append(len(replaced.rows) > 0 and not len(gone))
         if not kept[-1]:
-            tables = task.reader.tables(replaced.file, task.reader.columns())
             writer.copy(tables, gone, deletes[replaced.parts[~mask]])
     written = tuple(writer.finish())
     return Rewritten(tuple(kept), tuple(stays), written, writer.removed, tuple(writer.deleted))
@@ -455,15 +459,18 @@ class _Writer:
         self._held = []
 
 
-def _stays(task: RewriteTask, replaced: Replaced) -> _Mask:
-    """Tell for each replaced row whether it may stay, since it equals the batch's row in all columns but our own."""
+def _stays(task: RewriteTask, replaced: Replaced, tables: Iterable[pa.Table]) -> _Mask:
+    """Tell for each replaced row whether it may stay, since it equals the batch's row in all columns but our own.
+
+    :param tables: the rows of the file
+    """
     stays = np.zeros(len(replaced.rows), dtype=bool)
     asked = np.flatnonzero(replaced.compares)
     if not len(asked):
         return stays
     rows, new = replaced.rows[asked], _rows_at(task, replaced.parts[asked], replaced.places[asked])
     start = 0
-    for table in task.reader.tables(replaced.file, task.reader.columns()):
+    for table in tables:
         inside = np.flatnonzero((rows >= start) & (rows < start + table.num_rows))
         if len(inside):
             old = table.take(pa.array(rows[inside] - start))

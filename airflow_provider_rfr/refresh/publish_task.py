@@ -22,7 +22,7 @@ from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.refresh.cursor_values import comparable
-from airflow_provider_rfr.refresh.merge_task import KeyRules, Paths, column_at, write_index
+from airflow_provider_rfr.refresh.merge_task import PLACE_COLUMN, KeyRules, Paths, column_at, write_index
 from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
@@ -285,6 +285,10 @@ class _ChangeFinder:
 
     def take(self, table: pa.Table, pages: Sequence[LedgerPage], ordinals: Sequence[int]) -> pa.Table:
         """Look at the rows of some pages, and return those that are to be written."""
+        if self._task.index is not None:
+            # Rows of a page have the same time, and are split by deletions and partitions from here on.
+            numbers = [np.arange(page.record_count, dtype=np.int32) for page in pages]
+            table = table.append_column(PLACE_COLUMN, pa.array(np.concatenate(numbers)))
         if self._task.cursor is not None:
             self._note_cursors(table, self._task.cursor, pages, ordinals)
         if self._task.index is not None and self.found.without_key is None:
@@ -348,12 +352,16 @@ class _ChangeFinder:
 
 
 def _in_types_of(rows: pa.Table, task: PublishTask) -> pa.Table:
-    """Return the key columns, the cursor and the time of rows, in the types that the table's files have."""
+    """Return the key columns, the cursor and the time of rows, in the types that the table's files have.
+
+    And each row's place in its page.
+    """
     assert task.index is not None
     layout = task.target.layout.arrow
     names = (*task.index.columns, _EXTRACTED_AT)
     present = rows.select([name for name in names if name in rows.column_names])
-    return conform(present, pa.schema([layout.field(name).with_nullable(True) for name in names]))
+    shaped = conform(present, pa.schema([layout.field(name).with_nullable(True) for name in names]))
+    return shaped.append_column(PLACE_COLUMN, rows[PLACE_COLUMN])
 
 
 def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNames, max_offenders: int) -> TypedRows:
@@ -382,8 +390,10 @@ def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNam
 
 def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
     """Write rows as data files, each with its companion where there is a primary key."""
-    files = []
-    for file, rows in task.target.write(table):
+    files, beside = [], None
+    if PLACE_COLUMN in table.column_names:
+        table, beside = table.drop_columns([PLACE_COLUMN]), table.select([PLACE_COLUMN])
+    for file, rows in task.target.write(table, beside=beside):
         keys = None
         if task.index is not None or task.key_columns:
             keys = f"{task.scratch}/{uuid.uuid4().hex}{OWN_FILE}"

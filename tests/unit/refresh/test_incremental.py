@@ -187,6 +187,21 @@ def test_append_without_a_key_compares_whole_rows(shop: Shop) -> None:
     assert counted(shop.sync("append")) == {"inserted": 1, "unchanged": 1}
 
 
+def test_of_equal_cursors_in_a_page_the_last_record_counts(shop: Shop) -> None:
+    begun(shop)
+    with shop.table.update_spec() as spec:
+        spec.add_identity("value")
+    shop.change(1, 10, deleted=True)
+    shop.change(1, 10, "again")
+    shop.change(2, 10, "z")
+    shop.change(2, 10, "a")
+    shop.change(0, 10, "gone")
+    shop.change(0, 10, deleted=True)
+    shop.config = {"page_size": 10}
+    assert counted(shop.sync()) == {"updated": 2, "deleted": 1, "older_versions": 4}
+    assert shop.rows() == [(1, "again"), (2, "a")]
+
+
 def test_append_without_a_key_takes_nulls_nested_values_and_equal_rows(shop: Shop) -> None:
     shop.config = {"key": None, "deletes": False}
     more = {"note": None, "size": {"width": 1}, "tags": ["a", "b"]}
