@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the table (10,000,000)")
-    parser.add_argument("--files", type=int, default=20, help="data files of the table (20)")
+    parser.add_argument("--files", type=int, default=30, help="data files of the table (30)")
     parser.add_argument("--keys", nargs="*", choices=("int", "text"), default=["int"], help="types of the key (int)")
     parser.add_argument("--case", nargs="*", type=Case.of, default=[Case.of(text) for text in _CASES])
     parser.add_argument("--product-only", action="store_true", help="leave the others out")

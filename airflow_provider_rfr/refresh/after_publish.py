@@ -262,6 +262,7 @@ def _attempt_row(
         **{name: getattr(header if ours else figures, name, None) for name in _OF_THE_HEADER},
         "target": figures.target,
         "part": config.options.replace_where or "",
+        "mode": (header.mode if ours and header is not None else None) or "replace",
         "stream": figures.stream,
         "epoch": figures.epoch,
         "outcome": outcome,
@@ -279,6 +280,7 @@ def _attempt_row(
 _OF_THE_HEADER: Final = (
     *("generation", "opened_at", "progressed_at", "attempts", "rounds", "pages", "pages_refetched", "records"),
     *("partitions", "partitions_done", "previous_rows", "published_rows", "snapshot_id"),
+    *("window_from", "window_to", "fixed_window", "changes"),
 )
 
 
@@ -296,6 +298,7 @@ def _commit_row(target: str, record: CommitRecord) -> dict[str, Any] | None:
         "bindings": [asdict(binding) for binding in event.bindings],
         "documents": event.documents,
         "bytes": event.bytes,
+        "changes": event.changes,
         "opened_at": datetime.fromisoformat(opened) if opened else None,
         "map_index": event.map_index,
     }

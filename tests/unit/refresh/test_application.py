@@ -27,6 +27,8 @@ from airflow_provider_rfr.streams import Page, PagedStream, ReadContext
 from airflow_provider_rfr.streams.tokens import AccessToken, shared_credential
 from spark_apps.full_refresh import open_history
 from tests.soon import PATIENCE
+from tests.unit.refresh import changing_source
+from tests.unit.refresh.changing_source import RECORDS, moment
 from tests.unit.refresh.test_rounds import Threads
 
 PACKAGE = Path(application.__file__).parents[1]
@@ -139,6 +141,26 @@ def test_a_refresh_makes_no_commit_on_the_history_tables_in_its_own_time(
     attempts, commits = history_of(catalog, "refresh_history"), history_of(catalog, "commit_history")
     assert [(row["generation"], row["outcome"]) for row in attempts] == [(1, "published"), (2, "published")]
     assert [row["snapshot_id"] for row in attempts] == [row["snapshot_id"] for row in commits]
+
+
+def test_the_histories_hold_what_a_sync_changed(
+    document: str, catalog: Catalog, store: ControlStore, tmp_path: Path
+) -> None:
+    written = json.loads(Path(document).read_text()) | {"streams": ["orders"], "target": "raw.orders"}
+    written |= {"source": {"class": f"{changing_source.__name__}:Orders"}, "sync": "incremental"}
+    Path(document).write_text(json.dumps(written | {"options": {"mode": "merge"}}))
+    RECORDS[:] = [{"id": number, "updated_at": moment(number), "shop": "a"} for number in range(3)]
+    url = f"sqlite:///{tmp_path}/store.db"
+    assert run_with_store(document, url) == 0
+    RECORDS.append({"id": 7, "updated_at": moment(7), "shop": "a"})
+    assert run_with_store(document, url) == 0
+    RECORDS.clear()
+    History(store, catalog).maintain(always=True)
+    first, second = history_of(catalog, "refresh_history")
+    assert (first["mode"], first["changes"], second["mode"]) == ("replace", None, "merge")
+    assert (second["changes"]["inserted"], second["changes"]["unchanged"]) == (1, 1)
+    commits = history_of(catalog, "commit_history")
+    assert [row["changes"] and row["changes"]["inserted"] for row in commits] == [None, 1]
 
 
 def test_the_refresh_after_which_more_than_a_hundred_rows_wait_appends_them(
