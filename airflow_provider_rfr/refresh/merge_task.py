@@ -45,7 +45,7 @@ _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 _ROWS_AT_ONCE: Final = 2_000_000
 """Of the table, whose keys are searched by one call: each call builds its table of the batch's keys again."""
 _KEYS_AT_ONCE: Final = 1_000_000
-"""Of the batch, in one file."""
+"""Of the batch, in one file, at the most."""
 _MOST_BOUNDS: Final = 10_000
 
 
@@ -229,10 +229,11 @@ def _sorted(keys: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Table, _Mask]:
 
 
 def _write_keys(store: FileStore, scratch: str, keys: pa.Array, cursors: pa.ChunkedArray) -> tuple[KeyFile, ...]:
-    files = []
-    for start in range(0, len(keys), _KEYS_AT_ONCE):
+    # Keys of whole rows may be long.
+    files, share_rows = [], max(1, min(_KEYS_AT_ONCE, _BYTES_AT_ONCE * len(keys) // max(1, keys.nbytes)))
+    for start in range(0, len(keys), share_rows):
         location = f"{scratch}/{uuid.uuid4().hex}{OWN_FILE}"
-        share = {"key": keys.slice(start, _KEYS_AT_ONCE), "cursor": cursors.slice(start, _KEYS_AT_ONCE)}
+        share = {"key": keys.slice(start, share_rows), "cursor": cursors.slice(start, share_rows)}
         store.write_parquet(location, pa.table(share), {})
         files.append(KeyFile(location, start))
     return tuple(files)
