@@ -21,9 +21,11 @@ from airflow_provider_rfr.refresh.cluster import Cluster
 def seconds_of_workers():
     # User and system, of the workers and of those of the daemon that ended.
     tree = psutil.Process(int(sys.argv[1]) or None).children(recursive=True)
-    workers = [process for process in tree if "daemon" in " ".join(process.cmdline()) and process.name() != "java"]
+    # A worker that just ended has no command line, and its time is the daemon's as soon as that one looks.
+    told = [process.as_dict(["name", "cmdline", "cpu_times"], ad_value=()) for process in tree]
+    workers = [one for one in told if "daemon" in " ".join(one["cmdline"]) and one["name"] != "java"]
     assert workers
-    return sum(sum(process.cpu_times()[:4]) for process in workers)
+    return sum(sum(one["cpu_times"][:4]) for one in workers)
 
 cluster = Cluster("cost", json.loads(sys.argv[2]), preload=True)
 cluster.start()
