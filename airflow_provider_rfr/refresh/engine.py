@@ -233,7 +233,7 @@ class Refresh:
                 publish_fingerprint=prints.publish,
                 run_key=run.key,
                 labels={**self._labels(), "base_state": base, "fixed_window": window and str(window)},
-                **({} if self._sync is None else {"describe": self._sync.span_of}),
+                describe=None if self._sync is None else self._sync.span_of,
             )
         assert header is not None
         if decision.opening is Opening.PUBLISHED:
@@ -254,13 +254,11 @@ class Refresh:
         if self._stream.incremental is None:
             raise ConfigurationError(f"{place}.incremental", *self._stream.why_not_incremental)
         if self._config.window is not None:
-            problem = ""
             try:
                 self._window = CursorWindow.parse(self._config.window, self._stream.incremental.column)
             except ValueError as error:
                 problem, _, remedy = str(error).partition("; ")
-            if problem:
-                raise ConfigurationError("window", problem, remedy)
+                raise ConfigurationError("window", problem, remedy) from None
         if self._options.mode == "merge" and not self._stream.primary_key:
             raise ConfigurationError(f"{place}.primary_key", "is not declared, and merge needs it", "or write: append")
         if self._options.replace_where is not None:
@@ -279,10 +277,7 @@ class Refresh:
         read, state, window = self._stream.incremental, None, self._window
         if self._config.sync == "incremental":
             state = self._target.sync_state()
-            is_begun = header is not None and header.state is RefreshState.OPEN and header.base_state is None
-            # One that was to append would replace the rows here; so it is left to a refresh of its kind.
-            replaces = header is not None and (state is None or header.mode == "replace")
-            if is_begun and replaces and header is not None and header.read_fingerprint == full.read:
+            if _has_begun_in_full(header, full, is_first=state is None):
                 _log.info("%s: a full refresh was begun, and is finished first", self.figures.target)
                 state, window = None, None
         if read is not None:
@@ -395,6 +390,17 @@ def refuses_generation(error: BaseException) -> bool:
     if isinstance(error, RfrError):
         return error.refuses_generation
     return not isinstance(error, (OSError, EOFError, MemoryError))
+
+
+def _has_begun_in_full(header: LedgerHeader | None, full: Fingerprints, *, is_first: bool) -> bool:
+    """Tell whether an incremental sync has to finish a full refresh first.
+
+    :param is_first: the table has no state, so the sync reads everything itself
+    """
+    if header is None or header.state is not RefreshState.OPEN or header.base_state is not None:
+        return False
+    # One that was to append would replace the table's rows here, so it is left to a refresh of its kind.
+    return header.read_fingerprint == full.read and (is_first or header.mode is None)
 
 
 def _within_limits(options: RefreshOptions, stream: PagedStream) -> RefreshOptions:

@@ -101,7 +101,7 @@ class Ledger:
         publish_fingerprint: str,
         run_key: str | None,
         labels: Mapping[str, Any] | None = None,
-        describe: Callable[[Sequence[str]], Mapping[str, Any]] = lambda _: {},
+        describe: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
     ) -> PartitionBook:
         """Begin the next generation: the commit freezes its list of partitions.
 
@@ -137,7 +137,8 @@ class Ledger:
             files.append(write_rows(self.store, location, chunk, footer="{}").stored)
         # If this process dies before the commit, nothing names the files. Their footer has no label, so no attempt
         # adopts them, and they are deleted with the generation's folder.
-        self._commit(files, header.taken_over(partitions=len(keys), **describe(values)), expected=before)
+        described = {} if describe is None else describe(values)
+        self._commit(files, header.taken_over(partitions=len(keys), **described), expected=before)
         self._forget_files()
         return PartitionBook(keys, values)
 

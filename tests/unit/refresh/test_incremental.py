@@ -576,6 +576,18 @@ class TestWindow:
         assert not ASKED
         assert len(shop.rows()) == 5
 
+    def test_a_full_refresh_of_a_synced_table_that_was_begun_is_finished_first(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun(shop)
+        RECORDS.pop(0)
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="away"):
+            patched.setattr(Publisher, "publish", fails)
+            shop.sync(full=True)
+        assert shop.sync().changes is None
+        assert not ASKED
+        assert [number for number, _ in shop.rows()] == [1, 2]
+
     def test_a_full_refresh_that_was_to_append_is_not_finished_as_one_that_replaces(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
