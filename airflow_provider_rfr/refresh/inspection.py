@@ -186,14 +186,14 @@ class SyncFacts:
     """The state of a table's incremental sync.
 
     :ivar cursor: name of the cursor column; None where the state can't be read
-    :ivar partitions: that have a value
+    :ivar partitions: that have a value; None where the state has the form of its source
     :ivar least: of the values, as text; ``greatest`` likewise. Both are the same where there is one partition
     :ivar changed_at: time of the commit that last changed the state
     :ivar problem: why the state can't be read, without secrets
     """
 
     cursor: str | None
-    partitions: int
+    partitions: int | None
     least: str | None
     greatest: str | None
     changed_at: datetime | None
@@ -204,6 +204,8 @@ class SyncFacts:
         """Return the state in words."""
         if self.problem is not None:
             return f"can't be read: {self.problem}"
+        if self.partitions is None:
+            return f"{self.cursor}: the source keeps the state in a form of its own"
         if self.partitions == 0:
             return f"{self.cursor}: no record with a value was seen yet"
         if self.partitions == 1:
@@ -239,7 +241,8 @@ def _sync_of(table: Table) -> SyncFacts | None:
     except (RfrError, KeyError, TypeError, AttributeError) as error:
         reason = str(error) if isinstance(error, RfrError) else "its rules name no cursor"
         return SyncFacts(None, 0, None, None, None, problem=one_line(reason, _LONGEST_SENTENCE))
-    return SyncFacts(column.name, len(state.values), *bounds, state_changed_at(table.metadata))
+    partitions = len(state.values) if state.of_source is None else None
+    return SyncFacts(column.name, partitions, *bounds, state_changed_at(table.metadata))
 
 
 def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None:

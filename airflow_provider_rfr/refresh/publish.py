@@ -36,7 +36,7 @@ from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import counted, full_names, listed
 from airflow_provider_rfr.lake.side_files import SideFiles
-from airflow_provider_rfr.lake.sync_state import NO_STATE, state_properties
+from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, state_properties
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
@@ -78,8 +78,6 @@ _IMAGE = f"airflow-provider-rfr:{__version__}"
 _TRIES = 10
 _COMMIT_SECONDS = 600.0
 _KEYS_A_BUCKET = 4_000_000
-
-
 _CHANGES = tuple(count.name for count in fields(MergeCounts))
 
 
@@ -198,8 +196,7 @@ def _without(rows: pa.Schema, names: Collection[str]) -> pa.Schema:
 def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
     """Return the outcome of a publication; counts that its summary lacks are the header's."""
     summary = publication.summary
-    counts = {key.removeprefix(PREFIX): value for key, value in summary.items()}
-    changes = _changes_in(counts)
+    changes = _changes_in({key.removeprefix(PREFIX): value for key, value in summary.items()})
     rows = summary.get("total-records") if changes else summary.get("rfr.rows")
     return PublishOutcome(
         publication.snapshot_id,
@@ -535,6 +532,7 @@ class Publisher:
         binding = Binding(self.target.name, self.stream.name, rows, sum(file.file.size for file in written))
         counts = {"duplicates-removed": removed, "pages-skipped": self.skipped, "records-missing": self.missing}
         summary = commit_summary(self.ledger.id, header, self.config, binding, self.fetched, counts)
+        state = self._state_after_full(header, results)
 
         def commit() -> PublishOutcome:
             if (earlier := self._reload(header)) is not None:
@@ -545,7 +543,7 @@ class Publisher:
                     (self.ledger.id, header.generation),
                     mode=self._options.mode,
                     replace_where=self.config.options.replace_where,
-                    summary={**summary, **self._state_after_full(header, results, side)},
+                    summary={**summary, **self._state_properties(state, side)},
                     sent=self.sent.union(self.rules.constants),
                 )
             self._collect(target, [file.file for file in written])
@@ -626,22 +624,27 @@ class Publisher:
         cursors = cursors_of(table)
         return last_tokens(live_pages(table, cursors), cursors)
 
-    def _state_after_full(
-        self, header: LedgerHeader, results: Sequence[PublishResult], side: SideFiles
-    ) -> dict[str, str]:
-        """Return the properties that give the table its state where all its rows are replaced."""
-        if self._options.mode != "replace" or self._options.replace_where is not None:
-            return {}
-        state = None
-        if self.sync is not None:
-            try:
-                seen = SyncChanges.of(results).seen
-                state = self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens())
-            except RfrError as error:
-                self._give_up_state(error)
-        if state is None:
-            return dict(NO_STATE) if self.target.has_state else {}
-        return state_properties(state, side)
+    @property
+    def _replaces_all(self) -> bool:
+        """Tell whether the publish replaces all rows of the table."""
+        return self._options.mode == "replace" and self._options.replace_where is None
+
+    def _state_after_full(self, header: LedgerHeader, results: Sequence[PublishResult]) -> SyncState | None:
+        """Return the table's state once all its rows are replaced; None for none, and if others stay."""
+        if self.sync is None or not self._replaces_all:
+            return None
+        try:
+            seen = SyncChanges.of(results).seen
+            return self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens())
+        except RfrError as error:
+            self._give_up_state(error)
+            return None
+
+    def _state_properties(self, state: SyncState | None, side: SideFiles) -> dict[str, str]:
+        """Return the properties by which a try to commit gives the table its state, or takes it away."""
+        if state is not None:
+            return state_properties(state, side)
+        return dict(NO_STATE) if self._replaces_all and self.target.has_state else {}
 
     def _scratch(self, header: LedgerHeader) -> str:
         return f"{self.ledger.folder}/publish-{header.epoch}"

@@ -189,8 +189,8 @@ class LedgerHeader:
 
     @property
     def is_incremental(self) -> bool:
-        """Tell whether only changes are read."""
-        return self.base_state is not None
+        """Tell whether only changes are read, or those of a fixed window."""
+        return self.base_state is not None or self.fixed_window is not None
 
     @property
     def changed_nothing(self) -> bool:

@@ -203,3 +203,17 @@ def test_a_merge_that_died_before_its_ledger_knew_is_shown_with_its_counts(
     assert status is not None
     document: dict[str, Any] = status.to_json()
     assert (document["state"], document["published_rows"], document["changes"]["inserted"]) == ("published", 6, 2)
+
+
+def test_a_backfill_is_shown_as_incremental(shop: Shop, login: Login) -> None:
+    synced(shop)
+    shop.sync(window="2024-01-01T00:00:00Z/2024-01-01T00:00:05Z")
+    assert fact(login("owner").get(PAGE).text, "Sync") == "incremental, merge"
+
+
+def test_a_state_in_the_form_of_its_source_is_not_taken_for_none(shop: Shop, login: Login) -> None:
+    synced(shop)
+    state = read_state(shop.table)
+    assert state is not None
+    write_state(shop.catalog, TABLE, SyncState(state.rules, {}, of_source={"cursor": "x"}))
+    assert "updated_at: the source keeps the state in a form of its own" in login("owner").get(PAGE).text
