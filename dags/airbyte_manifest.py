@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG, Param
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.arguments import TARGET_PATTERN
+from airflow_provider_rfr.operators.arguments import stream_fields
 
 with DAG(
     dag_id="airbyte_manifest",
@@ -42,22 +42,7 @@ with DAG(
             description="Fields of the manifest's spec that are no secrets, e.g."
             ' {"start_date": "2024-01-01T00:00:00Z"}. Everyone who can see the run can see these.',
         ),
-        "streams": Param(
-            ["customers"],
-            type="array",
-            items={"type": "string", "minLength": 1},
-            minItems=1,
-            uniqueItems=True,
-            title="Streams",
-            description="By the manifest's names, one a line.",
-        ),
-        "target": Param(
-            "raw.{stream}",
-            type="string",
-            pattern=TARGET_PATTERN,
-            title="Table",
-            description="namespace.table; {stream} becomes the stream's name, and is needed for several streams.",
-        ),
+        **stream_fields("customers", "By the manifest's names, one a line."),
     },
 ) as dag:
     ResumableFullRefreshOperator(

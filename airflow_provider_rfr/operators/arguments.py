@@ -54,6 +54,19 @@ def _table_fields(stream: str) -> dict[str, Param]:
             title="Source file",
             description="YAML file of the source; a relative one is looked up next to the DAG's file.",
         ),
+        **stream_fields(stream, "Streams of the source, one a line."),
+    }
+
+
+def stream_fields(stream: str, description: str) -> dict[str, Param]:
+    """Return the fields of a form for the streams and the table.
+
+    :param stream: the only one, unless the form is filled in
+    :param description: of the streams
+    """
+    from airflow.sdk import Param
+
+    return {
         "streams": Param(
             [stream],
             type="array",
@@ -61,7 +74,7 @@ def _table_fields(stream: str) -> dict[str, Param]:
             minItems=1,
             uniqueItems=True,
             title="Streams",
-            description="Streams of the source, one a line.",
+            description=description,
         ),
         "target": Param(
             "raw.{stream}",

@@ -6,7 +6,7 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import yaml
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from tests.chaos.clock import Clock
-from tests.chaos.oracle import Source, broken_chains, diary_of, refetched, served_pairs
+from tests.chaos.oracle import Findings, Source, broken_chains, diary_of, refetched, served_pairs
 from tests.chaos.plan import SIZES, AttemptPlan, Blow, Scenario, Strike, Victim
 from tests.chaos.processes import Attempt, send
 from tests.chaos.reader import Reader
@@ -216,23 +216,35 @@ class Battle:
     # -- judgement -----------------------------------------------------------------------------------------------
 
     def _judge(self, readers: dict[str, Reader], done: bool) -> None:
-        report = self.report
-        report.scenarios += 1
         pages = diary_of(self._diary)
-        report.pages_given += len(pages)
-        report.pages_refetched += refetched(pages)
-        report.overlap_checks += sum(attempt.figures().get("overlap_checks", 0) for attempt in self._attempts)
-        for reader in readers.values():
-            reader.poll(open_catalog(self._lake))
-            reader.close()
-        if not done:
-            report.unfinished += 1
-            report.notes.append(f"{self.scenario.number} not published: {self._attempts[-1].output()[-1500:]}")
+        if not self._judge_attempts(readers.values(), pages, refetched(pages), done):
             return
-        report.published += 1
         for stream, reader in readers.items():
             self._judge_table(stream, self._sources[stream].own(pages))
             self._judge_reader(stream, reader, served_pairs(self._sources[stream].own(pages)))
+
+    def _judge_attempts(
+        self, readers: Iterable[Reader], pages: Sequence[dict[str, Any]], refetched: int, done: bool
+    ) -> bool:
+        """Count pages and attempts, and let the readers look a last time; return whether there is a table to judge."""
+        report = self.report
+        report.scenarios += 1
+        report.pages_given += len(pages)
+        report.pages_refetched += refetched
+        report.overlap_checks += sum(attempt.figures().get("overlap_checks", 0) for attempt in self._attempts)
+        for reader in readers:
+            reader.poll(open_catalog(self._lake))
+            reader.close()
+        report.published += done
+        if not done:
+            report.unfinished += 1
+            report.notes.append(f"{self.scenario.number} not published: {self._attempts[-1].output()[-1500:]}")
+        return done
+
+    def _note_findings(self, findings: Findings, place: str) -> None:
+        self.report.count(findings)
+        if findings:
+            self.report.notes.append(f"{self.scenario.number} {place}: {findings}")
 
     def _judge_table(self, stream: str, pages: list[dict[str, Any]]) -> None:
         catalog = open_catalog(self._lake)
@@ -241,9 +253,7 @@ class Battle:
         generation = rows["_rfr_generation"][0].as_py()
         ledger = catalog.load_table(f"raw.{stream}__rfr_ledger").scan(row_filter=f"generation = {generation}")
         findings.chains_broken += broken_chains(ledger.to_arrow(), rows, pages)
-        self.report.count(findings)
-        if findings:
-            self.report.notes.append(f"{self.scenario.number} {stream}: {findings}")
+        self._note_findings(findings, stream)
 
     def _judge_reader(self, stream: str, reader: Reader, served: set[tuple[int, int]]) -> None:
         """Judge each distinct table that was seen: the one from before, or one whole generation of this refresh."""

@@ -203,30 +203,18 @@ class SyncBattle(Battle):
 
     def _judge_syncs(self, reader: StateReader, done: bool) -> None:
         report, pages = self.report, diary_of(self._diary)
-        report.scenarios += 1
-        report.pages_given += len(pages)
-        report.pages_refetched += len(pages) - len({repr(sorted(page["query"].items())) for page in pages})
-        report.overlap_checks += sum(attempt.figures().get("overlap_checks", 0) for attempt in self._attempts)
-        reader.poll(open_catalog(self._lake))
-        reader.close()
-        if not done:
-            report.unfinished += 1
-            report.notes.append(f"{self.scenario.number} not published: {self._attempts[-1].output()[-1500:]}")
+        # The same page of another sync is another page.
+        refetched = len(pages) - len({repr(sorted(page["query"].items())) for page in pages})
+        if not self._judge_attempts([reader], pages, refetched, done):
             return
-        report.published += 1
         rows = open_catalog(self._lake).load_table(self.target).scan().to_arrow()
-        self._count_findings(self._source.differences(rows), "table")
+        self._note_findings(self._source.differences(rows), "table")
         report.reads += reader.polls
         for key, seen in reader.seen.items():
-            self._count_findings(self._source.disagreements(seen, reader.states[key]), f"state {reader.states[key]}")
+            self._note_findings(self._source.disagreements(seen, reader.states[key]), f"state {reader.states[key]}")
         report.half_tables += len(reader.torn) + reader.vanished
         if reader.torn or reader.vanished:
             report.notes.append(f"{self.scenario.number} torn: {reader.torn}, vanished: {reader.vanished}")
-
-    def _count_findings(self, findings: Findings, place: str) -> None:
-        self.report.count(findings)
-        if findings:
-            self.report.notes.append(f"{self.scenario.number} {place}: {findings}")
 
 
 def sync_scenarios(seed: int) -> Iterator[Scenario]:

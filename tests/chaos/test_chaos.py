@@ -39,19 +39,13 @@ KILLS, SEED = share(25, least=5), 1
 SHRINK = {"kind": "shrink", "collection": COLLECTIONS[ITEMS], "records": 3}
 
 
-@pytest.mark.gate
-def test_after_kills_nothing_is_lost_doubled_or_seen_by_half(tmp_path: Path) -> None:
-    campaign = Campaign(SEED, tmp_path)
-    report = campaign.run(KILLS)
-    print(json.dumps(figures(campaign)))
-    assert report.kills >= KILLS
-    assert report.published == report.scenarios
-    assert report.reads > report.scenarios, "the reader looked on"
-    assert report.clean, report.notes
-
-
-def test_after_kills_of_syncs_rows_and_state_agree(tmp_path: Path) -> None:
-    campaign = Campaign(SEED, tmp_path, plan=sync_scenarios, battle=SyncBattle)
+@pytest.mark.parametrize(
+    ("plan", "battle"), [pytest.param(scenarios, Battle, marks=pytest.mark.gate), (sync_scenarios, SyncBattle)]
+)
+def test_after_kills_nothing_is_lost_doubled_or_seen_by_half(
+    plan: Callable[[int], Iterator[Scenario]], battle: type[Battle], tmp_path: Path
+) -> None:
+    campaign = Campaign(SEED, tmp_path, plan=plan, battle=battle)
     report = campaign.run(KILLS)
     print(json.dumps(figures(campaign)))
     assert report.kills >= KILLS
