@@ -12,12 +12,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_rfr.refresh.process import driver_java_options
 from benchmarks.merge_lake import NAMESPACE, Case, MergeLake, rows_of, served
 from benchmarks.merge_sides import changes_file
 from benchmarks.peers import PYTHON
@@ -27,6 +29,14 @@ from benchmarks.product import ROOT, RunFailed, last_line
 _SIDES_FILE: Final = str(ROOT / "benchmarks" / "merge_sides.py")
 _CASES: Final = ("newest:1000", "newest:100000", "random:100000")
 _HOURLY: Final = Case("newest", 50)
+_HOURLY_RUNS: Final = 3
+_APPLICATION: Final = str(ROOT / "spark_apps" / "full_refresh.py")
+_SUBMIT: Final = (str(Path(sys.executable).parent / "spark-submit"), "--master", "local[2]")
+_COMMANDS: Final = {
+    # With the operator's options.
+    "spark-submit": [*_SUBMIT, f"--driver-java-options={' '.join(driver_java_options())}", _APPLICATION],
+    "python": [sys.executable, _APPLICATION],
+}
 _SMALLER: Final = {"upsert": (1_000_000, "newest:10000"), "dlt": (200_000, "newest:2000")}
 """Rows and changes that the other sides can hold: they compare row by row in Python."""
 
@@ -42,12 +52,8 @@ def _filled(folder: Path, keys: str, rows: int, files: int) -> MergeLake:
 
 
 def _sync(lake: MergeLake, changes: pa.Table, **document: Any) -> dict[str, Any]:
-    """Run an incremental sync; return its figures."""
-    with served(changes) as address:
-        config = lake.folder / "sync.json"
-        config.write_text(json.dumps(lake.document(address, **document)))
-        with Tree([sys.executable, _SIDES_FILE, "sync", f"--config={config}"]) as tree:
-            usage = tree.wait()
+    """Run an incremental sync; return the figures of its merge."""
+    usage = _run(lake, changes, [sys.executable, _SIDES_FILE, "sync"], **document)
     last = last_line(usage)
     lines = [json.loads(line) for line in usage.stdout.splitlines() if line.startswith('{"cost_of"')]
     costs: dict[str, Any] = {line["cost_of"]: line for line in lines}
@@ -56,10 +62,20 @@ def _sync(lake: MergeLake, changes: pa.Table, **document: Any) -> dict[str, Any]
         "cpu_s": merge.get("cpu_s"),
         "wall_s": merge.get("wall_s"),
         "publish_cpu_s": publish.get("cpu_s"),
-        "whole_cpu_s": round(usage.cpu, 2),
         "peak_mb": _mb(usage),
         "changes": last.get("changes"),
     }
+
+
+def _run(lake: MergeLake, changes: pa.Table, command: Sequence[str], **document: Any) -> Usage:
+    """Run a command on the document of a sync, while the changes are served."""
+    with served(changes) as address:
+        config = lake.folder / "sync.json"
+        config.write_text(json.dumps(lake.document(address, **document)))
+        with Tree([*command, f"--config={config}"]) as tree:
+            usage = tree.wait()
+    last_line(usage)
+    return usage
 
 
 def _mb(usage: Usage) -> int:
@@ -92,18 +108,30 @@ def _check(case: Case, lake: MergeLake, side: str, counts: Sequence[int]) -> Non
         raise RunFailed(f"{side}, {case.name}: {counts} rows and changed rows, expected {case.expected(lake.rows)}")
 
 
-def _hourly(lake: MergeLake) -> dict[str, dict[str, Any]]:
-    """Return the cost of a sync of 50 changes as a whole, of the same again, and of a refresh of 50 records."""
-    changes, options = pq.read_table(changes_file(lake, _HOURLY)), {"spark": "when_needed"}
-    lake.reset()
-    sync = _sync(lake, changes, options={**options, "mode": "merge"})
-    _check(_HOURLY, lake, "product", lake.counts())
-    snapshot = lake.table.metadata.current_snapshot_id
-    again = _sync(lake, changes, options={**options, "mode": "merge"})
-    if lake.table.metadata.current_snapshot_id != snapshot:
-        raise RunFailed("a sync without changes made a commit")
-    refresh = _sync(lake, changes, options=options, sync="full", target=f"{NAMESPACE}.small")
-    return {"refresh of 50": refresh, "sync of 50": sync, "50 unchanged": again}
+def _hourly(lake: MergeLake) -> dict[str, dict[str, float]]:
+    """Return the CPU seconds of a refresh of 50 records, of a sync of 50 changes, and of the same sync again.
+
+    Each is a whole process: by spark-submit, as Airflow runs it every hour, and by Python, which starts no Spark for so
+    little. Medians of some runs.
+    """
+    changes = pq.read_table(changes_file(lake, _HOURLY))
+    merge: dict[str, Any] = {"mode": "merge"}
+    costs: dict[str, dict[str, float]] = {}
+    for name, command in _COMMANDS.items():
+        runs = []
+        for _ in range(_HOURLY_RUNS):
+            lake.reset()
+            refresh = _run(lake, changes, command, options={}, sync="full", target=f"{NAMESPACE}.small")
+            sync = _run(lake, changes, command, options=merge)
+            _check(_HOURLY, lake, "product", lake.counts())
+            snapshot = lake.table.metadata.current_snapshot_id
+            again = _run(lake, changes, command, options=merge)
+            if lake.table.metadata.current_snapshot_id != snapshot:
+                raise RunFailed("a sync without changes made a commit")
+            runs.append([usage.cpu for usage in (refresh, sync, again)])
+        medians = [round(median(figures), 2) for figures in zip(*runs, strict=True)]
+        costs[name] = dict(zip(("refresh of 50", "sync of 50", "50 unchanged"), medians, strict=True))
+    return costs
 
 
 def _report(title: str, figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
@@ -141,9 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lake = _filled(Path(folder), keys, options.rows, options.files)
             result[keys] = _compare(lake, () if options.product_only else ("merge_into",), options.case)
             result[keys]["hourly"] = hourly = _hourly(lake)
-        base = hourly["refresh of 50"]["whole_cpu_s"]
-        for name, figures in hourly.items():
-            print(f"{name:30}{figures['whole_cpu_s']:>10.2f}{figures['whole_cpu_s'] / base:>8.2f}  whole process")
+        for command, costs in hourly.items():
+            for name, cost in costs.items():
+                print(f"{name:18}{command:12}{cost:>10.2f}{cost / costs['refresh of 50']:>8.2f}  whole process")
     for side in () if options.product_only else ("upsert", *(["dlt"] if options.peers else [])):
         rows, case = _SMALLER[side]
         with tempfile.TemporaryDirectory() as folder:

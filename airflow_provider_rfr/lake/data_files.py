@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 
 _ROW_GROUP_ROWS = 1024 * 1024
+_SAMPLED_ROWS: Final = 10_000
+_UNIQUE_SHARE: Final = 0.97
+"""Of the sampled values that differ: fewer come of a column whose dictionary is of use."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,38 @@ def _store_file(
     if layout.stored_arrow != layout.arrow:
         shaped = _renamed(shaped, layout.stored_arrow)
     size, metadata = store.write_parquet(
-        location, shaped, footer or {}, row_group_size=_ROW_GROUP_ROWS, store_decimal_as_integer=True
+        location,
+        shaped,
+        footer or {},
+        row_group_size=_ROW_GROUP_ROWS,
+        store_decimal_as_integer=True,
+        use_dictionary=_dictionary_paths(shaped),
     )
     return StoredFile(location, size, metadata, dict(partition or {}))
+
+
+def _dictionary_paths(rows: pa.Table) -> list[str] | bool:
+    """Return the Parquet paths of the columns to write with a dictionary; True for all.
+
+    Parquet's writer gives up a dictionary at 1 MiB, and until then writes places in it. Where hardly a value repeats,
+    as in keys and times, these compress badly: files were 20 to 45 % larger, and took up to a third longer to write.
+    """
+    if rows.num_rows < _SAMPLED_ROWS:
+        return True
+    unique = {name for name in rows.column_names if _is_unique(rows[name].slice(0, _SAMPLED_ROWS))}
+    if not unique:
+        return True
+    writer = pq.ParquetWriter(pa.BufferOutputStream(), rows.schema, store_schema=False)
+    writer.close()
+    stored = writer.writer.metadata.schema
+    paths = [stored.column(number).path for number in range(len(stored))]
+    return [path for path in paths if path.partition(".")[0] not in unique]
+
+
+def _is_unique(values: pa.ChunkedArray) -> bool:
+    if pa.types.is_nested(values.type) or isinstance(values.type, pa.BaseExtensionType):
+        return False  # Arrow does not count their values
+    return bool(pc.count_distinct(values).as_py() > _UNIQUE_SHARE * (len(values) - values.null_count))
 
 
 def _split_by_partition(

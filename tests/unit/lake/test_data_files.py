@@ -86,6 +86,35 @@ def as_pyiceberg_reads(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "tags": record["tags"] or []}
 
 
+def test_columns_whose_values_hardly_repeat_get_no_dictionary(tmp_path: Path) -> None:
+    count = 20_000
+    texts = pa.array([f"t{number:032}" for number in range(count)])
+    schema = Schema(
+        NestedField(1, "id", LongType()),
+        NestedField(2, "text", StringType()),
+        NestedField(3, "repeated", StringType()),
+        NestedField(4, "nothing", LongType()),
+        NestedField(5, "place", StructType(NestedField(6, "city", StringType()))),
+    )
+    rows = pa.table(
+        {
+            "id": pa.array(range(count)),
+            "text": texts,
+            "repeated": pa.array([f"value {number % 7}" for number in range(count)]),
+            "nothing": pa.nulls(count, pa.int64()),
+            "place": pa.StructArray.from_arrays([texts], ["city"]),
+        }
+    )
+    location = str(tmp_path / "rows.parquet")
+    _store_file(FileStore({}), location, rows, FileLayout(schema))
+
+    group = pq.read_metadata(location).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    with_dictionary = {column.path_in_schema for column in columns if "RLE_DICTIONARY" in column.encodings}
+    assert with_dictionary == {"repeated", "nothing", "place.city"}
+    assert pq.read_table(location)["id"].to_pylist() == list(range(count))
+
+
 def test_a_file_described_elsewhere_is_committed_and_read_back(catalog: SqlCatalog) -> None:
     table = catalog.create_table("raw.t", target_schema(ROWS))
     layout = pickle.loads(pickle.dumps(FileLayout.of(table)))
