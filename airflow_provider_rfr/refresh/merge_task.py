@@ -345,8 +345,12 @@ def _read_some(task: SearchTask, columns: Any) -> Iterator[list[pa.Table]]:
 
 
 def _newer(present: pa.Array, cursors: pa.Array) -> _Mask:
-    """Tell for each row of the table whether its cursor value is greater than that of the batch's row."""
+    """Tell for each row of the table whether its cursor value is greater than that of the batch's row.
+
+    As in a batch, a version without a cursor value is older than any with one.
+    """
     newer = pc.greater(present.cast(cursors.type), cursors)
+    newer = pc.if_else(cursors.is_null(), present.is_valid(), newer)
     return np.asarray(newer.fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
 
 

@@ -145,6 +145,10 @@ def test_the_oracle_finds_a_state_that_is_ahead_of_its_rows() -> None:
     assert found(source, [*new, {**new[0], "id": 9999}], changed_at) == (0, 0, 1)
     findings = source.differences(pa.Table.from_pylist(old))
     assert (findings.rows_lost, findings.rows_doubled, findings.rows_foreign) == (1, 0, 3)
+    again = changed_at + timedelta(hours=1)
+    source.change({"kind": "change_shipments", "edit": [1], "add": 0, "remove": [], "at": again.isoformat()})
+    assert found(source, old, changed_at) == (3, 0, 0), "the next sync reads what changed again"
+    assert found(source, old, again) == (4, 0, 0)
 
 
 @pytest.mark.check

@@ -158,6 +158,17 @@ def test_a_record_that_is_older_than_the_row_is_stale(shop: Shop) -> None:
     assert (1, "new") in shop.rows()
 
 
+def test_a_record_without_a_cursor_value_is_older_than_any_row_with_one(shop: Shop) -> None:
+    begun(shop)
+    for number, value in ((0, "lost"), (7, "added")):
+        shop.change(number, 0, value)
+        RECORDS[-1]["updated_at"] = None
+    assert counted(shop.sync()) == {"inserted": 1, "stale": 1, "unchanged": 1}
+    assert {(0, "x"), (7, "added")} <= set(shop.rows())
+    RECORDS[-1]["value"] = "again"
+    assert counted(shop.sync()) == {"updated": 1, "stale": 1, "unchanged": 1}
+
+
 def test_unchanged_records_make_no_commit_and_no_file(shop: Shop) -> None:
     begun(shop)
     before = (
