@@ -28,6 +28,7 @@ from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
 
 _KEY_BYTES = 16
+_OLDEST = np.iinfo(np.int64).min
 _EXTRACTED_AT = "_rfr_extracted_at"
 _PAGE_COLUMNS = ("partition_ordinal", "partition_key", "chain", "page", "record_count", "fetched_at", "records")
 # Of JSON, which is in memory three times while it is typed; and of typed rows, which are compressed in a file.
@@ -57,26 +58,32 @@ def _write_keys(
 
     A key has sixteen bytes; all zero for a row whose key has a null, which equals no other.
 
-    :param cursor: the column whose values count instead of the times at which rows were fetched
+    :param cursor: the column whose values order versions; those with equal ones, and all for None, go by the times at
+        which they were fetched
     """
     import pyarrow.compute as pc
 
     columns = [pc.struct_field(table[path[0]], list(path[1:])) if path[1:] else table[path[0]] for path in key_columns]
     is_integer = len(columns) == 1 and pa.types.is_integer(columns[0].type)
     keys = _integer_keys(columns[0]) if is_integer else _digests(columns)
-    times = _version_times(table, cursor)
-    store.write(location, len(times).to_bytes(8, "big") + keys + times.tobytes())
+    times = pc.fill_null(table[_EXTRACTED_AT].cast(pa.int64()), _OLDEST).to_numpy()
+    form, versions = b"", b""
+    if cursor is not None:
+        values = _versions(comparable(table[cursor.name], cursor))
+        form, versions = values.dtype.str.encode(), values.tobytes()
+    store.write(location, len(times).to_bytes(8, "big") + form.ljust(8) + keys + times.tobytes() + versions)
 
 
-def _version_times(table: pa.Table, cursor: CursorColumn | None) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a number for each row that is greater for a newer version of it."""
+def _versions(values: pa.Array) -> np.ndarray[Any, Any]:
+    """Return a number or bytes for each comparable cursor value, in their order; none is the oldest."""
     import pyarrow.compute as pc
 
-    values = None if cursor is None else comparable(table[cursor.name], cursor)
-    if values is None or values.type != pa.int64():
-        values = table[_EXTRACTED_AT].cast(pa.int64())
-    oldest = np.iinfo(np.int64).min
-    return np.asarray(pc.fill_null(values, oldest).to_numpy(), dtype=np.int64)
+    if values.type == pa.int64():
+        return np.asarray(pc.fill_null(values, _OLDEST).to_numpy(), dtype=np.int64)
+    texts = values.to_pylist()
+    if pa.types.is_decimal(values.type):
+        texts = [None if number is None else b"%039d" % (int(number) + 10**38) for number in texts]
+    return np.array([text or b"" for text in texts], "S")
 
 
 def _digests(columns: Sequence[pa.ChunkedArray]) -> bytes:
@@ -104,23 +111,28 @@ def _integer_keys(column: pa.ChunkedArray) -> bytes:
 
 
 def find_losers(search: KeySearch) -> dict[str, list[int]]:
-    """Find the rows to drop, by companion: of equal keys all but the one that was fetched last.
+    """Find the rows to drop, by companion: of equal keys all but the newest version.
 
     Of rows that were fetched at the same time, the last one in the last of the files stays.
     """
-    keys, times, places = [], [], []
+    keys, times, versions, places = [], [], [], []
     for number, location in enumerate(search.companions):
         data = search.store.read(location)
-        end = 8 + int.from_bytes(data[:8], "big") * _KEY_BYTES
-        key = np.frombuffer(data[8:end], dtype=np.uint64).reshape(-1, 2)
-        time = np.frombuffer(data[end:], dtype=np.int64)
+        count, form = int.from_bytes(data[:8], "big"), data[8:16].decode().rstrip()
+        end = 16 + count * _KEY_BYTES
+        key = np.frombuffer(data, np.uint64, 2 * count, 16).reshape(-1, 2)
+        time = np.frombuffer(data, np.int64, count, end)
+        version = np.frombuffer(data, form, count, end + time.nbytes) if form else None
         rows = np.flatnonzero((key[:, 0] >> np.uint64(48)) % np.uint64(search.buckets) == search.bucket)
         rows = rows[(key[rows] != 0).any(axis=1)]
         keys.append(key[rows])
         times.append(time[rows])
+        if version is not None:
+            versions.append(version[rows])
         places.append(np.column_stack([np.full(len(rows), number), rows]))
     key, time, place = np.concatenate(keys), np.concatenate(times), np.concatenate(places)
-    order = np.lexsort((place[:, 1], place[:, 0], time, key[:, 1], key[:, 0]))
+    age = (time, np.concatenate(versions)) if versions else (time,)
+    order = np.lexsort((place[:, 1], place[:, 0], *age, key[:, 1], key[:, 0]))
     ordered = key[order]
     loses = np.append((ordered[1:] == ordered[:-1]).all(axis=1), False)[: len(order)]
     losers: dict[str, list[int]] = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.refresh.pages import check_key_of_page, key_columns
 from airflow_provider_rfr.refresh.publish_task import _EXTRACTED_AT, KeySearch, _write_keys, find_losers
 from airflow_provider_rfr.streams import NextPage, Page
+from airflow_provider_rfr.streams.incremental import CursorColumn
 from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, NUMBER, RECORDS, Orders, Shop, shop, source_gives
 
@@ -153,6 +155,32 @@ def test_key_columns_are_checked_against_the_rows() -> None:
         key_columns([["at", "month"]], rows)
 
 
+@pytest.mark.parametrize(
+    ("kind", "older", "newer"),
+    [
+        ("text", "2026-01-01", "2026-01-01b"),
+        ("text", "Z", "\u00e4"),
+        ("integer", Decimal(-(10**37)), Decimal(2)),
+        ("integer", Decimal(9), Decimal(10**37)),
+        ("integer", -5, 3),
+        ("text", None, "a"),
+    ],
+)
+@pytest.mark.parametrize("is_newer_first", [True, False])
+def test_the_version_with_the_greatest_cursor_wins_in_any_order(
+    kind: Literal["text", "integer"], older: Any, newer: Any, is_newer_first: bool, tmp_path: Path
+) -> None:
+    column, columns = CursorColumn("cursor", kind), {str: pa.string(), Decimal: pa.decimal128(38, 0), int: pa.int64()}
+    locations = []
+    for number, value in enumerate([newer, older] if is_newer_first else [older, newer]):
+        times = pa.array([number], TIME)
+        cursors = pa.array([value], columns[type(newer)])
+        table = pa.table({"id": pa.array([1]), "cursor": cursors, _EXTRACTED_AT: times})
+        locations.append(str(tmp_path / f"{number}.keys"))
+        _write_keys(STORE, locations[-1], table, [("id",)], column)
+    assert search(*locations) == {"1" if is_newer_first else "0": [0]}
+
+
 def test_only_equal_integers_are_the_same_key(tmp_path: Path) -> None:
     numbers = [0, None, 1, -1, 2**63 - 1, -(2**63), 0, None, 2**32, -(2**63), *range(2, 50_000)]
     times = pa.array(range(len(numbers)), pa.timestamp("us", "UTC"))
@@ -165,5 +193,5 @@ def test_only_equal_integers_are_the_same_key(tmp_path: Path) -> None:
 
 
 def _rows_by_bucket(location: str, count: int) -> list[int]:
-    keys = np.frombuffer(STORE.read(location)[8 : 8 + 16 * count], dtype=np.uint64).reshape(-1, 2)
+    keys = np.frombuffer(STORE.read(location)[16 : 16 + 16 * count], dtype=np.uint64).reshape(-1, 2)
     return np.bincount((keys[:, 0] >> np.uint64(48)) % np.uint64(4)).tolist()
