@@ -1,8 +1,8 @@
 """Refresh tables by an Airbyte manifest: each stream is read page by page, and its table is replaced in one commit.
 
-A run that dies is resumed by its next try, and by the next run, at the page where it stopped. `airflow rfr manifest
-check FILE` says beforehand which streams can be resumed by page, and `airflow rfr manifest connection FILE` which
-connection to make: secrets are there, never in the form.
+A run that dies is resumed by its next try, and by the next run, at the page where it stopped. `airflow rfr source
+check FILE --offline` says beforehand which streams can be resumed by page, and `airflow rfr source connection FILE`
+which connection to make: secrets are there, never in the form.
 
 It needs the extra `airbyte` on Airflow's workers and on Spark's executors, and three connections: `rfr_api_default`
 (secrets of the API), `rfr_lake_default` (the catalog) and `spark_default` (the cluster, e.g. host `local[*]`).

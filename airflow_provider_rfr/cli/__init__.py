@@ -183,9 +183,9 @@ _SPARK = (
 )
 _DEPLOY = "--objects objects --project acme"
 
-_builtins = partial(_command, group="builtins", first=_DECLARATIONS, last=(ARG_OUTPUT,))
-_BUILTINS = (
-    _builtins(
+_objects = partial(_command, group="objects", first=_DECLARATIONS, last=(ARG_OUTPUT,))
+_OBJECTS = (
+    _objects(
         "plan",
         "Print what a deploy would do",
         *_POLICIES,
@@ -193,14 +193,14 @@ _BUILTINS = (
         _file("--save", "Write the plan to this file, for apply --plan (default: it is not kept)"),
         example=_DEPLOY,
     ),
-    _builtins(
+    _objects(
         "apply",
         "Deploy the declared objects",
         _file("--plan", "A saved plan; refused if anything has changed since (default: a new plan)"),
         *(*_POLICIES, *_SPARK),
         example=_DEPLOY,
     ),
-    _builtins(
+    _objects(
         "refresh",
         "Refresh materialized views",
         Arg(("names",), nargs="*", metavar="NAME", help="Names of materialized views (default: none, see --all)"),
@@ -209,32 +209,32 @@ _BUILTINS = (
         *_SPARK,
         example="ops.daily_orders",
     ),
-    _builtins("status", "Show what is recorded, running, unfinished, and to be deleted"),
-    _builtins(
+    _objects("status", "Show what is recorded, running, unfinished, and to be deleted"),
+    _objects(
         "history",
         "Show past deploys, or the steps of one",
         Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one (default: all deploys)"),
         _ARG_LIMIT,
         example="--limit 5",
     ),
-    _builtins("drift", "Show what was changed by hand", example=_DEPLOY),
-    _builtins("adopt", "Begin to manage existing tables, unchanged", _ARG_NAMES, *_SPARK, example="ops.runs"),
-    _builtins("forget", "Remove objects from the registry; their rows stay", _ARG_NAMES, *_SPARK, example="ops.runs"),
-    _builtins(
+    _objects("drift", "Show what was changed by hand", example=_DEPLOY),
+    _objects("adopt", "Begin to manage existing tables, unchanged", _ARG_NAMES, *_SPARK, example="ops.runs"),
+    _objects("forget", "Remove objects from the registry; their rows stay", _ARG_NAMES, *_SPARK, example="ops.runs"),
+    _objects(
         "force-unlock",
         "Take the lease from a dead deploy",
         Arg(("--token",), type=int, required=True, help="Token of the lease, as status or the error shows it"),
         example="--token 7",
     ),
-    _builtins(
+    _objects(
         "release-sink",
         "Decide how a sink that is on hold continues",
         Arg(("sink_name",), metavar="SINK", help="Name of the sink"),
         Arg(("choice",), choices=("resume_from_new", "resend"), help="Continue with new rows, or send all again"),
         example="ops.export resend",
     ),
-    _builtins("gc", "Delete retired tables that are no longer needed"),
-    _builtins("graph", "Print which objects read which, for Graphviz", example="| dot -Tsvg > graph.svg"),
+    _objects("gc", "Delete retired tables that are no longer needed"),
+    _objects("graph", "Print which objects read which, for Graphviz", example="| dot -Tsvg > graph.svg"),
 )
 
 
@@ -290,7 +290,6 @@ _TABLES = (
         _ARG_DRY_RUN,
         example="raw.orders --dry-run",
     ),
-    _tables("ledgers", "Show the ledgers of parts (replace_where)", example="raw.orders"),
     _tables(
         "drop-ledgers",
         "Drop ledgers of parts that are no longer resumed",
@@ -329,7 +328,10 @@ _SOURCE_SETTINGS = (
 _state = partial(_command, group="refresh state", module="refresh", last=_OF_LAKE)
 _REFRESH = (
     _refresh(
-        "list", "Show the newest refresh of each table, those in trouble first", _ARG_TABLES, function="list_refreshes"
+        "list",
+        "Show the newest refresh of each table and part, those in trouble first",
+        _ARG_TABLES,
+        function="list_refreshes",
     ),
     _refresh("show", "Show everything about a table's newest refresh", *_ONE_REFRESH, example="raw.orders --json"),
     _refresh("history", "Show a table's generations and their outcomes", *_ONE_REFRESH, example="raw.orders"),
@@ -386,21 +388,6 @@ _REFRESH = (
 )
 
 
-_ARG_MANIFEST = _file("file", "A manifest of Airbyte, YAML or JSON")
-
-_manifest = partial(_command, group="manifest", module="source", last=(ARG_OUTPUT,), example="manifest.yaml")
-_MANIFEST = (
-    _manifest(
-        "check",
-        "Show how each stream would be read, without a request",
-        _ARG_MANIFEST,
-        _file("--config", "Its configuration, YAML or JSON (default: one that is made up)"),
-        _ARG_COMPONENTS,
-    ),
-    _manifest("connection", "Print the fields of the connection to make, from the spec", _ARG_MANIFEST),
-)
-
-
 _ARG_SOURCE = _file("file", "A definition of a source, or a manifest of Airbyte")
 _SOURCE = (
     _command(
@@ -409,6 +396,7 @@ _SOURCE = (
         _ARG_SOURCE,
         Arg(("stream",), nargs="?", metavar="STREAM", help="Only this stream (default: all streams)"),
         *_SOURCE_SETTINGS,
+        _switch("--offline", "Send no request; a manifest without a configuration gets one that is made up"),
         ARG_OUTPUT,
         group="source",
         module="source_check",
@@ -430,11 +418,14 @@ _SOURCE = (
         example="shop.yaml orders --limit 5",
     ),
     _command(
-        "schema",
-        "Print the JSON schema of definitions, for editors",
+        "connection",
+        "Print the fields of the connection that a manifest needs, by its spec",
+        _file("file", "A manifest of Airbyte, YAML or JSON"),
         ARG_OUTPUT,
         group="source",
+        example="manifest.yaml",
     ),
+    _command("schema", "Print the JSON schema of definitions, for editors", ARG_OUTPUT, group="source"),
 )
 
 
@@ -499,10 +490,9 @@ def get_rfr_commands() -> list[GroupCommand]:
     groups = (
         ("refresh", "Show, follow and drop refreshes", _REFRESH),
         ("triggers", "Check, send and replay commit webhooks", _TRIGGERS),
-        ("builtins", "Deploy the platform's own tables, views and sinks", _BUILTINS),
+        ("objects", "Deploy the platform's own tables, views and sinks", _OBJECTS),
         ("tables", "Expire snapshots of tables, and drop ledgers", _TABLES),
         ("source", "Check and read sources, without a refresh", _SOURCE),
-        ("manifest", "Check manifests of Airbyte as sources", _MANIFEST),
         ("connection", "Change connections, and show what uses them", _CONNECTION),
     )
     subgroups = [_group(*group) for group in groups]

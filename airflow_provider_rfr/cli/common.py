@@ -215,7 +215,8 @@ def print_columns(rows: Sequence[Mapping[str, Any]], empty: str) -> None:
     """
     every = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
     names = [name for name in every if any(row.get(name) not in (None, "") for row in rows)]
-    lines = [[name.upper() for name in names], *([plain(str(row.get(name, ""))) for name in names] for row in rows)]
+    cells = ([plain("" if row.get(name) is None else str(row[name])) for name in names] for row in rows)
+    lines = [[name.upper() for name in names], *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines if rows else ():
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -305,19 +305,6 @@ def expire(args: Namespace) -> int:
 
 
 @command
-def ledgers(args: Namespace) -> None:
-    from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
-    from airflow_provider_rfr.refresh.after_publish import part_ledgers
-
-    catalog, names = _tables(args, PUBLISHED_PROPERTY)
-    print_value(
-        [_ledger_row(part_ledger) for name in names for part_ledger in part_ledgers(catalog, name)],
-        args,
-        "no part of a table has a ledger",
-    )
-
-
-@command
 def drop_ledgers(args: Namespace) -> None:
     """Drop ledgers of parts that are published, or no longer resumed."""
     from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY

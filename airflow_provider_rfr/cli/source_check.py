@@ -1,20 +1,27 @@
-"""``airflow rfr source check``: read the first page of each stream, and tell how the stream would be loaded."""
+"""``airflow rfr source check``: read the first page of each stream, and tell how the stream would be loaded.
+
+With ``--offline``, by the streams alone: nothing is requested.
+"""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from airflow_provider_rfr.cli.common import command, plain, print_columns, print_data
 from airflow_provider_rfr.cli.source import source_of
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import AuthenticationError, ConfigurationError, RfrError, TypeMismatchError
 from airflow_provider_rfr.http.redaction import redact
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.streams.core import Page
+    import pyarrow as pa
+
+    from airflow_provider_rfr.streams.airbyte.spec import StreamReport
     from airflow_provider_rfr.streams.paged import PagedStream
 
 _MOST_MISFITS: Final = 3
@@ -40,34 +47,49 @@ class CheckedColumn:
 class StreamCheck:
     """The first page of a stream, and the ways to load it; all but the name is empty where the check failed.
 
+    :ivar table: the value of ``{stream}`` in a target; None where only the API knows the streams
     :ivar ok: whether the page came, and can be rows of a table
     :ivar problem: a sentence with a remedy; empty where nothing is wrong
-    :ivar records: on the first page of the first partition; None where there is no partition
+    :ivar records: on the first page of the first partition; None where there is no partition, or no page was read
     :ivar paging: how pages follow each other
-    :ivar resumable: the parts after which a refresh continues: ``by page``, ``by slice``, ``one request`` or ``no``
+    :ivar resumable: the parts after which a refresh continues: ``by page``, ``by slice``, ``one request`` or ``no``;
+        None where only the API knows the streams
     :ivar incremental: the ways to write an incremental sync: ``merge``, ``append``
     :ivar why: the cursor column of these ways, or the reason for none
+    :ivar partitions: the fields that divide the stream; of a manifest the routers, with their parents or steps
+    :ivar notes: of a manifest, its limits, and the parts that have no effect
     """
 
     stream: str
+    table: str | None = None
     ok: bool = True
     problem: str = ""
     records: int | None = None
     paging: str = ""
-    resumable: str = ""
+    resumable: str | None = None
     incremental: Sequence[str] = ()
     why: str = ""
+    partitions: Sequence[str] = ()
+    primary_key: Sequence[str] = ()
     columns: Sequence[CheckedColumn] = ()
+    notes: Sequence[str] = ()
+
+
+_Work: TypeAlias = Callable[[], StreamCheck]
 
 
 @command
 def check(args: Namespace) -> int:
     """Check the streams one after another. Exit code 1 if one of them fails."""
     source = source_of(args.file, args)
-    names = [args.stream] if args.stream is not None else _names(source)
-    checks = [_checked(source, name) for name in names]
+    if args.offline and "manifest" in source:
+        works = _of_manifest(source, args)
+    else:
+        names = [args.stream] if args.stream is not None else _names(source)
+        works = [(name, partial(_of_stream if args.offline else _of_first_page, source, name)) for name in names]
+    checks = [_checked(source, name, work) for name, work in works]
     if not print_data({"streams": [asdict(one) for one in checks]}, args):
-        print_columns([_row(one) for one in checks], "the source has no streams")
+        print_columns([_row(one, offline=args.offline) for one in checks], "the source has no streams")
     for one in checks:
         if one.problem:
             print(f"{plain(one.stream)}: {plain(one.problem)}", file=sys.stderr)
@@ -75,7 +97,7 @@ def check(args: Namespace) -> int:
 
 
 def _names(source: Mapping[str, Any]) -> list[str]:
-    """Return the names of the streams; of a definition also of those that can't be built.
+    """Return the names of the streams, also of those that can't be built; some manifests ask the API for them.
 
     :raises ConfigurationError: the document is wrong
     """
@@ -84,18 +106,42 @@ def _names(source: Mapping[str, Any]) -> list[str]:
 
     if "file" in source:
         return list(streams_by_name(inline_source(source)["definition"]["streams"]))
+    if "manifest" in source:
+        from airflow_provider_rfr.streams.airbyte.source import check_manifest
+
+        reports = check_manifest(source)
+        if all(report.resumable is not None for report in reports):
+            return [report.name for report in reports]
     return list(load_streams(source))
 
 
-def _checked(source: Mapping[str, Any], name: str) -> StreamCheck:
+def _of_manifest(source: Mapping[str, Any], args: Namespace) -> list[tuple[str, _Work]]:
+    """Return the checks of a manifest's streams without a request, with a made-up configuration if none is given.
+
+    :raises ConfigurationError: the manifest or the configuration is wrong, or there is no such stream
+    """
+    from airflow_provider_rfr.streams.airbyte.source import check_manifest, whole_manifest
+    from airflow_provider_rfr.streams.airbyte.spec import specification, stand_ins
+
+    whole = whole_manifest(source)
+    if args.config is None and args.api_conn_id is None:
+        whole["config"] = stand_ins(specification(whole["manifest"]))
+        if whole["config"]:
+            print(f"made-up values of {', '.join(whole['config'])}; --config FILE gives others", file=sys.stderr)
+    reports = check_manifest(whole)
+    named = [report for report in reports if args.stream in (None, report.name)]
+    if not named and args.stream is not None:
+        names = [report.name for report in reports]
+        raise ConfigurationError("streams", f"the source has no stream {args.stream!r}", suggestion(args.stream, names))
+    return [(report.name, partial(_of_report, report)) for report in named]
+
+
+def _checked(source: Mapping[str, Any], name: str, check_stream: _Work) -> StreamCheck:
     """Check one stream; a failure is a check as well, and the other streams go on."""
-    from airflow_provider_rfr.hooks.api import read_first_page
     from airflow_provider_rfr.refresh.config import secret_values
 
     try:
-        stream, page = read_first_page(source, name)
-        paging, resumable = _manifest_paging(stream) if "manifest" in source else (stream.pages_by, stream.resumable)
-        return replace(_check_of(stream, page), paging=paging, resumable=resumable)
+        return check_stream()
     except ConfigurationError as error:
         problem = "; ".join(
             ": ".join(filter(None, (one.place, one.field, f"{one.problem}; {one.remedy or _REMEDY}")))
@@ -108,39 +154,97 @@ def _checked(source: Mapping[str, Any], name: str) -> StreamCheck:
     except RfrError as error:
         problem = f"{error}; {_REMEDY}"
     except Exception as error:  # noqa: BLE001 - code of the source may raise anything, with anything in its text
-        problem = f"reading the first page failed with {type(error).__name__}; {_REMEDY}"
+        problem = f"checking it failed with {type(error).__name__}; {_REMEDY}"
     return StreamCheck(name, ok=False, problem=redact(problem, secret_values(source["secrets"])))
 
 
-def _check_of(stream: PagedStream, page: Page | None) -> StreamCheck:
-    """Return the check of a stream whose first page came, but for its paging.
+def _of_first_page(source: Mapping[str, Any], name: str) -> StreamCheck:
+    """Return the check of a stream by its first page.
 
-    :param page: None where the stream has no partition
     :raises ConfigurationError: the key is missing in all records, or a table can't have the columns
     :raises TypeMismatchError: values do not fit their columns
     """
+    from airflow_provider_rfr.hooks.api import read_first_page
     from airflow_provider_rfr.refresh.pages import check_key_of_page
 
+    stream, page = read_first_page(source, name)
     records = () if page is None else page.records
     check_key_of_page(stream.primary_key, records)
-    incremental, why = _incremental(stream)
     problem = "" if page is None or not page.skipped else f"the page was left out by an error rule: {page.skipped}"
-    return StreamCheck(
-        stream.name,
+    return replace(
+        _facts(stream, is_of_manifest="manifest" in source),
         problem=problem,
         records=None if page is None else len(records),
-        incremental=incremental,
-        why=why,
         columns=tuple(_columns(stream, records)),
     )
 
 
-def _manifest_paging(stream: PagedStream) -> tuple[str, str]:
-    """Return how the pages of a manifest's stream follow each other, and after which parts it is resumed."""
-    from airflow_provider_rfr.streams.airbyte.source import ManifestStream
+def _of_stream(source: Mapping[str, Any], name: str) -> StreamCheck:
+    """Return the check of a stream by its declarations.
 
-    assert isinstance(stream, ManifestStream)
-    return stream.paging.why, "by page" if stream.paging.by_page else "by slice"
+    :raises ConfigurationError: it can't be built, or a table can't have the columns
+    """
+    from airflow_provider_rfr.streams.loader import load_stream
+    from airflow_provider_rfr.streams.paged import as_paged
+
+    stream = as_paged(load_stream(source, name))
+    return replace(_facts(stream), columns=tuple(_columns(stream, ())))
+
+
+def _of_report(report: StreamReport) -> StreamCheck:
+    """Return the check of a manifest's stream by its report.
+
+    :raises ConfigurationError: it can't be read, or a table can't have the columns
+    """
+    from airflow_provider_rfr.lake.inference import arrow_schema
+
+    if not report.is_readable:
+        raise ConfigurationError("", report.why)
+    declared = () if report.json_schema is None else arrow_schema(report.json_schema, "json_schema")
+    return replace(_facts_of_report(report), columns=tuple(_column(column, declared=True) for column in declared))
+
+
+def _facts(stream: PagedStream, *, is_of_manifest: bool = False) -> StreamCheck:
+    """Return what the stream itself says, without columns."""
+    if is_of_manifest:
+        from airflow_provider_rfr.streams.airbyte.source import ManifestStream
+
+        assert isinstance(stream, ManifestStream)
+        return _facts_of_report(stream.report())
+    from airflow_provider_rfr.streams.core import key_paths
+
+    incremental, why = _incremental(stream)
+    return StreamCheck(
+        stream.name,
+        _table(stream.name),
+        paging=stream.pages_by,
+        resumable=stream.resumable,
+        incremental=incremental,
+        why=why,
+        partitions=tuple(stream.partition_fields or ()),
+        primary_key=tuple(".".join(path) for path in key_paths(stream.primary_key)),
+    )
+
+
+def _facts_of_report(report: StreamReport) -> StreamCheck:
+    schema = () if report.schema in ("declared", "none") else (f"the schema is {report.schema}",)
+    return StreamCheck(
+        report.name,
+        None if report.resumable is None else _table(report.name),
+        paging=report.why,
+        resumable=report.resumable,
+        incremental=report.incremental,
+        why=report.why_incremental,
+        partitions=report.partitions,
+        primary_key=report.primary_key,
+        notes=(*schema, *report.notes),
+    )
+
+
+def _table(stream: str) -> str:
+    from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of
+
+    return table_of(stream, f"_.{STREAM_PLACE}").removeprefix("_.")
 
 
 def _incremental(stream: PagedStream) -> tuple[Sequence[str], str]:
@@ -160,7 +264,6 @@ def _columns(stream: PagedStream, records: Sequence[Mapping[str, Any]]) -> Itera
     :raises ConfigurationError: a table can't have them
     :raises TypeMismatchError: values do not fit their columns
     """
-    from airflow_provider_rfr.lake.schemas import iceberg_type, type_text
     from airflow_provider_rfr.refresh.column_rules import ColumnRules, misfits_in_words
     from airflow_provider_rfr.refresh.pages import SeenColumns, encode_records, see_columns
     from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
@@ -174,21 +277,32 @@ def _columns(stream: PagedStream, records: Sequence[Mapping[str, Any]]) -> Itera
     declared = rules.typed_names()
     # A later page may have the fields that the source gives a type.
     for column in (*columns, *(hint for name, hint in rules.hints.items() if name not in columns.names)):
-        yield CheckedColumn(column.name, type_text(iceberg_type(column.type)), column.name in declared)
+        yield _column(column, declared=column.name in declared)
 
 
-def _row(checked: StreamCheck) -> dict[str, Any]:
+def _column(column: pa.Field, *, declared: bool) -> CheckedColumn:
+    from airflow_provider_rfr.lake.schemas import iceberg_type, type_text
+
+    return CheckedColumn(column.name, type_text(iceberg_type(column.type)), declared)
+
+
+def _row(checked: StreamCheck, *, offline: bool) -> dict[str, Any]:
     if not checked.ok:
         return {"stream": checked.stream, "result": "failed"}
+    without_page = "not read" if offline else "ok, no partition"
     kinds = (("declared", True), ("inferred", False))
     listed = {kind: [one for one in checked.columns if one.declared is declared] for kind, declared in kinds}
     return {
         "stream": checked.stream,
-        "result": "ok" if checked.records is not None else "ok, no partition",
+        "table": "" if checked.table == checked.stream else checked.table,
+        "result": "ok" if checked.records is not None else without_page,
         "records": checked.records,
         "paging": checked.paging,
-        "resumable": checked.resumable,
+        "resumable": checked.resumable or "not known",
         "incremental": f"{', '.join(checked.incremental) or 'no'} ({checked.why.partition('; ')[0]})",
+        "partitions": " x ".join(checked.partitions),
+        "primary key": ", ".join(checked.primary_key),
+        "notes": "; ".join(checked.notes),
         "columns": "; ".join(
             f"{kind}: {', '.join(f'{one.name} {one.type}' for one in columns)}"
             for kind, columns in listed.items()

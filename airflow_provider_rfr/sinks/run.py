@@ -362,7 +362,7 @@ def run_sink(
         of = (identity, default_holder(), _LEASE_MILLISECONDS)
         grant = store.run(lambda connection: sink_rows.take_sink_lease(connection, store.now(connection), *of))
         if grant is None:
-            remedy = "deploy first, e.g. airflow rfr builtins apply"
+            remedy = "deploy first, e.g. airflow rfr objects apply"
             raise ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
         with Lease(store, grant, lambda ours, present: SinkLeaseLostError(name)) as lease:
             return Run(store, lease, identity, name, catalog, source_table or spec.source, spec, sender, stop).go()

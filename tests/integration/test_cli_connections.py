@@ -44,9 +44,9 @@ def test_all_groups_find_connections_that_are_stored_in_airflows_database(
 ) -> None:
     assert rfr("triggers", "list", "-o", "json") == 0, capsys.readouterr().err
     assert told(capsys) == []
-    assert rfr("builtins", "plan", "--objects", objects, "-o", "json") == 2, capsys.readouterr().err
+    assert rfr("objects", "plan", "--objects", objects, "-o", "json") == 2, capsys.readouterr().err
     assert "ops.runs" in [step["name"] for step in told(capsys)["steps"]]
-    assert rfr("builtins", "status", "--objects", objects) == 0
+    assert rfr("objects", "status", "--objects", objects) == 0
     capsys.readouterr()
     assert (objects.parent / "control.db").is_file(), "the control store is the one that the database names"
     assert rfr("connection", "history", "-o", "json") == 0
@@ -57,10 +57,10 @@ def test_all_groups_find_connections_that_are_stored_in_airflows_database(
 
 
 def test_a_reader_that_goes_away_ends_a_command_without_a_traceback(objects: Path) -> None:
-    """``airflow rfr builtins graph | head``."""
+    """``airflow rfr objects graph | head``."""
     tables = "---\n".join(OBJECTS.replace("ops.runs", f"ops.t{number}") for number in range(3000))
     objects.write_text(tables)
-    command = rfr_command("builtins", "graph", "--objects", str(objects))
+    command = rfr_command("objects", "graph", "--objects", str(objects))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()
         process.stdout.close()

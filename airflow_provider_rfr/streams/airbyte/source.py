@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 _Rebuild: TypeAlias = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
-_FIELDS: Final = "airflow rfr manifest connection lists the fields"
+_FIELDS: Final = "airflow rfr source connection lists the fields"
 _FINGERPRINT_FORMAT: Final = 1
 # They may change while a refresh is under way, as in our own format.
 _NOT_IN_FINGERPRINT: Final = frozenset({"primary_key", "schema_loader", "error_handler", "authenticator"})
@@ -380,6 +380,7 @@ class ManifestStream(PagedStream):
         self._fingerprint = fingerprint
         self._rebuild = rebuild
         self._rebuild_for_changes = rebuild_for_changes
+        self._column = column
         self._hint = hint
         self.incremental = None if column is None else ManifestRead(self, column)
         self.why_not_incremental = specs.why_not_incremental(interpreted.declared), "use a full refresh"
@@ -387,11 +388,11 @@ class ManifestStream(PagedStream):
     @cached_property
     def json_schema(self) -> Mapping[str, Any] | None:  # type: ignore[override]  # some streams ask the API for it
         schema = self._working(lambda work: self._interpreted.schema)
-        properties = schema.get("properties")
-        if properties and self.incremental is not None and (name := self.incremental.column.name) not in properties:
-            # Its values say which version of a row is newer, and how far the stream was read.
-            return {**schema, "properties": {**properties, name: {"type": ["null", "string"]}}}
-        return schema if properties else None
+        return specs.with_cursor(schema, self._column)
+
+    def report(self) -> StreamReport:
+        """Return how the stream is read, by its definition."""
+        return specs.report_of(self._interpreted, self.paging, self._limits, self._column)
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
         """Yield the partitions; a parent stream is read for them. Slices are made once, when the refresh opens."""

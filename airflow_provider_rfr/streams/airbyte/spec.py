@@ -411,6 +411,7 @@ def _seconds(duration: str) -> float:
 
 
 Resumable: TypeAlias = Literal["by page", "by slice", "one request", "no"]
+Write: TypeAlias = Literal["merge", "append"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,10 +421,11 @@ class StreamReport:
     :ivar resumable: after which parts of it a refresh continues; None where that is not known
     :ivar why: in words, for people
     :ivar partitions: kinds of the routers that divide it, with their parents or steps; it has their product
-    :ivar columns: of the schema that the manifest declares; None where the API is asked for it, or code makes it
+    :ivar schema: ``declared``, ``none``, or who makes it
+    :ivar json_schema: that the manifest declares; None where the API is asked for it, or code makes it
     :ivar is_readable: whether it can be read at all
-    :ivar syncs: ways to sync it: ``full``, ``incremental append``, ``incremental merge``; empty where it can't be read
-    :ivar why_syncs: these ways and no others, in words
+    :ivar incremental: the ways to write an incremental sync
+    :ivar why_incremental: these ways and no others, in words
     :ivar notes: its limits, and the parts of the manifest that have no effect
     """
 
@@ -433,11 +435,11 @@ class StreamReport:
     partitions: tuple[str, ...] = ()
     primary_key: tuple[str, ...] = ()
     schema: str = "declared"
-    columns: int | None = None
+    json_schema: Mapping[str, Any] | None = None
     is_readable: bool = True
     notes: tuple[str, ...] = ()
-    syncs: tuple[str, ...] = ()
-    why_syncs: str = ""
+    incremental: tuple[Write, ...] = ()
+    why_incremental: str = ""
 
 
 def report_of(stream: Interpreted, paging: Paging, limits: ManifestLimits, column: CursorColumn | None) -> StreamReport:
@@ -452,26 +454,40 @@ def report_of(stream: Interpreted, paging: Paging, limits: ManifestLimits, colum
         resumable, why = "one request", "no paging, no partitions"
     elif not partitions and not paging.by_page:
         resumable, why = "no", f"{why}, and there is one slice"
-    columns = len(stream.schema.get("properties") or ()) if schema == "declared" else None
-    if columns == 0:
-        schema, columns = "none", None
+    json_schema = with_cursor(stream.schema, column) if schema == "declared" else None
+    if schema == "declared" and json_schema is None:
+        schema = "none"
     key, notes = tuple(stream.primary_key or ()), (*limits.words(), *warnings_of(stream.definition, limits))
-    syncs, why_syncs = _syncs(stream.declared, column, has_key=bool(key))
+    writes, why_writes = _writes(stream.declared, column, has_key=bool(key))
     return StreamReport(
-        stream.name, resumable, why, partitions, key, schema, columns, notes=notes, syncs=syncs, why_syncs=why_syncs
+        *(stream.name, resumable, why, partitions, key, schema, json_schema),
+        notes=notes,
+        incremental=writes,
+        why_incremental=why_writes,
     )
 
 
-def _syncs(declared: Mapping[str, Any], column: CursorColumn | None, *, has_key: bool) -> tuple[tuple[str, ...], str]:
-    """Return the ways to sync a stream, and why there are no others."""
+def with_cursor(schema: Mapping[str, Any], column: CursorColumn | None) -> Mapping[str, Any] | None:
+    """Return the schema of a stream's rows, with the cursor column; None where it has no fields."""
+    properties = schema.get("properties")
+    if properties and column is not None and column.name not in properties:
+        # Its values say which version of a row is newer, and how far the stream was read.
+        return {**schema, "properties": {**properties, column.name: {"type": ["null", "string"]}}}
+    return schema if properties else None
+
+
+def _writes(
+    declared: Mapping[str, Any], column: CursorColumn | None, *, has_key: bool
+) -> tuple[tuple[Write, ...], str]:
+    """Return the ways to write an incremental sync of a stream, and why there are no others."""
     if column is None:
-        return ("full",), why_not_incremental(declared)
+        return (), why_not_incremental(declared)
     why = f"by {column.name}"
     if OF_CHANGES in declared:
         why = f"{why}, changes by {OF_CHANGES}"
     if not has_key:
-        return ("full", "incremental append"), f"{why}; merge needs a primary key"
-    return ("full", "incremental append", "incremental merge"), why
+        return ("append",), f"{why}; merge needs a primary key"
+    return ("merge", "append"), why
 
 
 def warnings_of(definition: Mapping[str, Any], limits: ManifestLimits) -> Iterator[str]:
@@ -540,8 +556,10 @@ def report_of_listing(definition: Mapping[str, Any]) -> StreamReport:
     name = str(definition.get("name") or template.get("name") or "dynamic_streams")
     why = "not known before the API lists these streams"
     column, partitions = cursor_column(template, lambda text, parameters: text), tuple(_partitions(template))
-    syncs, why_syncs = _syncs(template, column, has_key=bool(template.get("primary_key")))
-    return StreamReport(name, None, why, partitions, schema=_schema(template), syncs=syncs, why_syncs=why_syncs)
+    writes, why_writes = _writes(template, column, has_key=bool(template.get("primary_key")))
+    return StreamReport(
+        name, None, why, partitions, schema=_schema(template), incremental=writes, why_incremental=why_writes
+    )
 
 
 def _partitions(definition: Mapping[str, Any]) -> Iterator[str]:

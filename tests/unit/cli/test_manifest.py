@@ -3,14 +3,14 @@ from __future__ import annotations
 import copy
 import importlib.util
 import socket
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.unit.cli.calls import Rfr
+from airflow_provider_rfr.sample_api import SHOP as DEFINITION
+from tests.unit.cli.calls import Printed, Rfr
 from tests.unit.messages import check_messages
 
 SHOP = Path(__file__).parents[1] / "streams" / "airbyte" / "manifests" / "shop.yaml"
@@ -35,8 +35,21 @@ def _nothing_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def manifest(command: Rfr) -> Rfr:
-    """``airflow rfr manifest ...``."""
-    return partial(command, "manifest")
+    """``airflow rfr source ...`` of a manifest, without a request."""
+
+    def call(name: str, *arguments: Any, code: int = 0) -> Printed:
+        return command("source", name, *arguments, *(["--offline"] if name == "check" else []), code=code)
+
+    return call
+
+
+def checked(printed: Printed) -> list[dict[str, Any]]:
+    streams: list[dict[str, Any]] = printed.json["streams"]
+    return streams
+
+
+def by_name(printed: Printed) -> dict[str, dict[str, Any]]:
+    return {one["stream"]: one for one in checked(printed)}
 
 
 @pytest.fixture
@@ -61,36 +74,41 @@ def definitions() -> dict[str, Any]:
 
 @needs_cdk
 def test_check_says_how_each_stream_would_be_read(config: Path, manifest: Rfr) -> None:
-    found = {row["name"]: row for row in manifest("check", SHOP, "--config", config, "--json").json}
+    found = by_name(manifest("check", SHOP, "--config", config, "--json"))
     assert [row["table"] for row in found.values()] == ["customers", "orders", "offset_events", "links", "windows"]
     assert {row["resumable"] for row in found.values()} == {"by page"}
     assert found["orders"] == {
+        "stream": "orders",
         "table": "orders",
-        "name": "orders",
+        "ok": True,
+        "problem": "",
+        "records": None,
+        "paging": "page by page, by CursorPaginationStrategy",
         "resumable": "by page",
-        "why": "page by page, by CursorPaginationStrategy",
+        "incremental": [],
+        "why": "the manifest has no incremental_sync for this stream",
         "partitions": ["SubstreamPartitionRouter of customers"],
         "primary_key": ["id"],
-        "schema": "declared",
-        "columns": 2,
-        "is_readable": True,
+        "columns": [
+            {"name": "id", "type": "bigint", "declared": True},
+            {"name": "name", "type": "string", "declared": True},
+        ],
         "notes": [],
-        "syncs": ["full"],
-        "why_syncs": "the manifest has no incremental_sync for this stream",
     }
-    assert found["windows"]["syncs"] == ["full", "incremental append", "incremental merge"]
-    assert found["windows"]["why_syncs"] == "by day"
+    assert (found["windows"]["incremental"], found["windows"]["why"]) == (["merge", "append"], "by day")
     assert (found["windows"]["partitions"], found["links"]["primary_key"]) == (["DatetimeBasedCursor by P4D"], [])
 
 
 @needs_cdk
 def test_check_prints_the_same_for_people(config: Path, manifest: Rfr) -> None:
-    captured = manifest("check", SHOP, "--config", config)
-    assert "Offset Events, in a target: offset_events\n  resumable: by page (page by page, by Offset" in captured.out
-    assert "  partitions: none\n  primary key: id\n  schema: declared, columns: 2\n" in captured.out
-    assert "  sync: full, incremental append, incremental merge (by day)\n" in captured.out
-    assert captured.err.endswith("shop.yaml: streams: 5, resumable by page: 5\n")
-    assert "canary" not in captured.out + captured.err
+    printed = manifest("check", SHOP, "--config", config)
+    head, *lines = printed.out.splitlines()
+    assert head.split()[:6] == ["STREAM", "TABLE", "RESULT", "PAGING", "RESUMABLE", "INCREMENTAL"]
+    events = next(line for line in lines if line.startswith("Offset Events  offset_events  not read  page by page"))
+    assert "  by page  " in events
+    windows = next(line for line in lines if line.startswith("windows"))
+    assert "  merge, append (by day)  " in windows and "  DatetimeBasedCursor by P4D  " in windows
+    assert "canary" not in printed.out + printed.err
 
 
 @needs_cdk
@@ -99,12 +117,9 @@ def test_check_says_how_fast_a_stream_is_read_at_most(config: Path, tmp_path: Pa
     budget = {"type": "MovingWindowCallRatePolicy", "rates": [rate], "matchers": []}
     level = {"type": "ConcurrencyLevel", "default_concurrency": 4}
     limits = {"api_budget": {"type": "HTTPAPIBudget", "policies": [budget]}, "concurrency_level": level}
-    notes = [
-        line
-        for line in manifest("check", written(tmp_path, **limits), "--config", config).out.splitlines()
-        if line.startswith("  note: ")
-    ]
-    assert notes == 5 * ["  note: at most 1.667 requests per second", "  note: at most 4 requests at the same time"]
+    streams = checked(manifest("check", written(tmp_path, **limits), "--config", config, "--json"))
+    notes = [one["notes"] for one in streams]
+    assert notes == 5 * [["at most 1.667 requests per second", "at most 4 requests at the same time"]]
 
 
 @needs_cdk
@@ -118,10 +133,11 @@ def test_a_stream_of_one_request_is_counted_apart(config: Path, tmp_path: Path, 
     for stream in links, orders:
         del stream["retriever"]["paginator"]
     file = written(tmp_path, streams=[links, orders])
-    captured = manifest("check", file, "--config", config)
-    assert "links\n  resumable: one request (no paging, no partitions)\n" in captured.out
-    assert "orders\n  resumable: by page (one page a slice)\n" in captured.out
-    assert captured.err.endswith("streams: 2, resumable by page: 1, one request: 1\n")
+    streams = checked(manifest("check", file, "--config", config, "--json"))
+    assert [(one["resumable"], one["paging"]) for one in streams] == [
+        ("one request", "no paging, no partitions"),
+        ("by page", "one page a slice"),
+    ]
 
 
 @needs_cdk
@@ -133,10 +149,9 @@ def test_a_stream_that_can_not_be_built_is_named_and_the_others_are_checked(
     file = written(tmp_path, streams=[windows, definitions()["links"]])
     config.write_text(config.read_text() + "start: '12/24/2025'\n")
     captured = manifest("check", file, "--config", config, code=1)
-    assert "windows\n  resumable: no (ValueError: " in captured.out
-    assert "'12/24/2025'" in captured.out
-    assert "; see config.start)\n" in captured.out
-    assert "links\n  resumable: by page (" in captured.out
+    assert [line.split()[:2] for line in captured.out.splitlines()[1:]] == [["windows", "failed"], ["links", "not"]]
+    assert captured.err.startswith("windows: ValueError: ")
+    assert "'12/24/2025'" in captured.err and "; see config.start; correct the source" in captured.err
 
 
 @needs_cdk
@@ -165,14 +180,11 @@ def test_check_says_what_is_read_by_slice_or_at_once_and_why(config: Path, tmp_p
     assert "which is Python code that comes with the connector; if you trust it" in error
     components = tmp_path / "components.py"
     components.write_text(COUNTER)
-    found = {
-        row["name"]: row
-        for row in manifest("check", file, "--config", config, "--components", components, "--json").json
-    }
+    found = by_name(manifest("check", file, "--config", config, "--components", components, "--json"))
     assert (found["orders"]["resumable"], found["customers"]["resumable"]) == ("by slice", "no")
     assert found["orders"]["partitions"] == ["SubstreamPartitionRouter of customers", "ListPartitionRouter of 2 values"]
-    assert found["orders"]["why"] == "a slice is read whole: Counting may keep state"
-    assert found["customers"]["why"] == "a slice is read whole: Counting may keep state, and there is one slice"
+    assert found["orders"]["paging"] == "a slice is read whole: Counting may keep state"
+    assert found["customers"]["paging"] == "a slice is read whole: Counting may keep state, and there is one slice"
 
 
 @needs_cdk
@@ -191,8 +203,8 @@ def test_a_refresh_token_that_each_use_replaces_is_no_obstacle(config: Path, tmp
         },
     }
     file = written(tmp_path, streams=[customers])
-    [row] = manifest("check", file, "--config", config, "--json").json
-    assert (row["resumable"], row["is_readable"]) == ("by page", True)
+    [row] = checked(manifest("check", file, "--config", config, "--json"))
+    assert (row["resumable"], row["ok"]) == ("by page", True)
 
 
 @needs_cdk
@@ -218,11 +230,11 @@ def test_streams_and_schemas_that_the_api_is_asked_for_are_said_to_be_so(
         },
     }
     file = written(tmp_path, streams=[{**customers, "schema_loader": dynamic}], dynamic_streams=[tables])
-    asked, listed = manifest("check", file, "--config", config, "--json").json
-    assert (asked["schema"], asked["columns"]) == ("asked of the API", None)
-    assert (listed["name"], listed["table"], listed["resumable"]) == ("tables", None, None)
-    assert listed["why"] == "not known before the API lists these streams"
-    assert listed["syncs"] == ["full"]
+    asked, listed = checked(manifest("check", file, "--config", config, "--json"))
+    assert (asked["notes"], asked["columns"]) == (["the schema is asked of the API"], [])
+    assert (listed["stream"], listed["table"], listed["resumable"]) == ("tables", None, None)
+    assert listed["paging"] == "not known before the API lists these streams"
+    assert listed["incremental"] == []
 
 
 @needs_cdk
@@ -239,12 +251,12 @@ def test_check_says_what_a_stream_lacks_for_a_merge_and_which_cursors_are_read(
         "incremental_stream": {**definitions()["windows"], "name": "orders"},
     }
     file = written(tmp_path, streams=[windows, links, delegating])
-    found = {row["name"]: row for row in manifest("check", file, "--config", config, "--json").json}
-    assert found["windows"]["syncs"] == ["full", "incremental append"]
-    assert found["windows"]["why_syncs"] == "by day; merge needs a primary key"
-    assert found["links"]["syncs"] == ["full"]
-    assert "IncrementingCountCursor" in found["links"]["why_syncs"]
-    assert found["orders"]["why_syncs"] == "by day, changes by incremental_stream"
+    found = by_name(manifest("check", file, "--config", config, "--json"))
+    assert found["windows"]["incremental"] == ["append"]
+    assert found["windows"]["why"] == "by day; merge needs a primary key"
+    assert found["links"]["incremental"] == []
+    assert "IncrementingCountCursor" in found["links"]["why"]
+    assert found["orders"]["why"] == "by day, changes by incremental_stream"
     links["incremental_sync"] = {"type": "CustomIncrementalSync", "class_name": "Cursor"}
     refused = manifest("check", written(tmp_path, streams=[links]), "--config", config, code=1)
     assert "streams.0.incremental_sync: CustomIncrementalSync is code for airbyte-cdk before 7" in refused.err
@@ -304,3 +316,17 @@ def test_the_connection_to_make_has_the_fields_of_the_spec(tmp_path: Path, manif
     out = manifest("connection", file).out
     assert "  password: api_key (secret, required, string) API key\n" in out
     assert "  extra.secrets.credentials.pin: credentials.pin of 'Log in' (secret, required, string)\n" in out
+
+
+def test_a_definition_has_no_fields_of_a_connection(tmp_path: Path, manifest: Rfr) -> None:
+    check_messages(manifest("connection", DEFINITION, code=1).err, DEFINITION)
+    check_messages(manifest("connection", tmp_path / "no.yaml", code=1).err, tmp_path)
+
+
+def test_a_definition_is_checked_without_a_request_as_well(config: Path, manifest: Rfr) -> None:
+    config.write_text("base_url: http://127.0.0.1:9\ntoken: canary-0815\npartitions: 2\n")
+    found = by_name(manifest("check", DEFINITION, "--config", config, "--json"))
+    assert {one["records"] for one in found.values()} == {None}
+    assert found["shipments"]["incremental"] == ["merge", "append"]
+    assert found["customer_orders"]["partitions"] == ["customer_id"]
+    assert found["orders"]["columns"][0] == {"name": "id", "type": "bigint", "declared": True}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.schema import Schema
@@ -78,20 +79,24 @@ def test_who_holds_snapshots_is_told_and_can_be_released(lake: Lake, rfr: Rfr) -
     assert released["snapshots"] == 1 and snapshots(lake) == 1
 
 
-def test_ledgers_of_parts_are_listed_and_dropped(lake: Lake, rfr: Rfr) -> None:
+def test_ledgers_of_parts_are_listed_with_the_refreshes_and_dropped(lake: Lake, command: Rfr, rfr: Rfr) -> None:
+    def listed() -> list[Any]:
+        rows: list[Any] = command("refresh", "list", "--lake-conn-id", "lake", "-o", "json").json["tables"]
+        return [row for row in rows if row["replace_where"] is not None]
+
     publish(lake.catalog, 1)
     ledger_of(lake.catalog, None)
     ledger_of(lake.catalog, "day = '2026-01-01'")
     ledger_of(lake.catalog, "day = '2026-01-02'", published=False)
-    found = {row["replace_where"]: row for row in rfr("ledgers", "-o", "json").json}
+    found = {row["replace_where"]: row for row in listed()}
     assert sorted(found) == ["day = '2026-01-01'", "day = '2026-01-02'"]
     first = found["day = '2026-01-01'"]
-    assert (first["state"], first["run"], first["rows"]) == ("published", "shop/monday/refresh", 3)
+    assert (first["state"], first["run"]["dag_run_id"], first["published_rows"]) == ("published", "monday", 3)
     assert rfr("drop-ledgers", "-o", "json").json == []
     time.sleep(0.01)
     assert [
         row["replace_where"] for row in rfr("drop-ledgers", NAME, "--days", "0", "--dry-run", "-o", "json").json
     ] == ["day = '2026-01-01'"]
     assert "replace_where=day = '2026-01-01'" in rfr("drop-ledgers", NAME, "--days", "0").out
-    assert [row["state"] for row in rfr("ledgers", "-o", "json").json] == ["open"]
+    assert [row["replace_where"] for row in listed()] == ["day = '2026-01-02'"]
     rfr("drop-ledgers", "--days", "-1", code=1)

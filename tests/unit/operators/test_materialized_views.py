@@ -184,9 +184,9 @@ def test_a_view_is_refreshed_once_it_is_deployed_under_its_name_and_its_schedule
 
 
 def rfr(objects: Path, *arguments: str) -> int:
-    """``airflow rfr builtins refresh`` in this process; returns the exit code."""
+    """``airflow rfr objects refresh`` in this process; returns the exit code."""
     place = ("--objects", objects, "--project", "acme", "--declared-version", "1.0", "--lake-conn-id", "lake")
-    return calls.rfr("builtins", "refresh", *place, *arguments)
+    return calls.rfr("objects", "refresh", *place, *arguments)
 
 
 def test_the_command_says_what_became_of_each_view(

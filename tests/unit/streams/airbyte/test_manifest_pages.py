@@ -22,7 +22,7 @@ from tests.unit.messages import check_messages, raises
 
 pytestmark = needs_cdk
 
-FIELDS = "airflow rfr manifest connection lists the fields"
+FIELDS = "airflow rfr source connection lists the fields"
 
 INFINITY = float("inf")
 NAMES = ["customers", "orders", "Offset Events", "links", "windows"]

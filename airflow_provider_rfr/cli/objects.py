@@ -1,4 +1,4 @@
-"""``airflow rfr builtins``: plan and deploy built-in objects."""
+"""``airflow rfr objects``: plan and deploy built-in objects."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _deploy(hook: BuiltinsHook, planned: Plan, args: Namespace) -> Applied:
-    actor = f"{getpass.getuser()}, airflow rfr builtins"
+    actor = f"{getpass.getuser()}, airflow rfr objects"
     # Spark is started by the first statement, and most plans have none.
     with closing(_engine(hook, args)) as sql:
         return hook.apply(planned, sql=sql, actor=actor, replan=getattr(args, "plan", None) is None)

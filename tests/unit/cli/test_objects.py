@@ -1,4 +1,4 @@
-"""``airflow rfr builtins`` on tables, which take no Spark; integration/test_builtins_docs.py has views as well."""
+"""``airflow rfr objects`` on tables, which take no Spark; integration/test_builtins_docs.py has views as well."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def declare(folder: Path, kind: str, more: str = "") -> None:
 
 @pytest.fixture
 def rfr(command: Rfr, lake: Lake, objects: Path) -> Rfr:
-    """``airflow rfr builtins ...``, for the objects in the lake."""
+    """``airflow rfr objects ...``, for the objects in the lake."""
     place = ("--objects", objects, "--project", "acme", "--declared-version", "1.0", "--lake-conn-id", "lake")
-    return lambda name, *arguments, code=0: command("builtins", name, *place, *arguments, code=code)
+    return lambda name, *arguments, code=0: command("objects", name, *place, *arguments, code=code)
 
 
 def hook(objects: Path) -> BuiltinsHook:
