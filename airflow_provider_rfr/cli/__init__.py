@@ -29,8 +29,13 @@ def _file(name: str, help: str, *, metavar: str = "FILE", **more: Any) -> Arg:
     return Arg((name,), type=Path, metavar=metavar, help=help, **more)
 
 
-def _repeated(name: str, metavar: str, help: str, **more: Any) -> Arg:
-    return Arg((name,), action="append", metavar=metavar, help=help, **more)
+def _repeated(name: str, metavar: str, help: str, default: str = "none", **more: Any) -> Arg:
+    """Return an option that may be repeated.
+
+    :param default: what holds without it; empty for an option that is required
+    """
+    ending = "; may be repeated" + (f" (default: {default})" if default else "")
+    return Arg((name,), action="append", metavar=metavar, help=f"{help}{ending}", **more)
 
 
 def _command(
@@ -42,7 +47,6 @@ def _command(
     example: str = "",
     function: str | None = None,
     module: str | None = None,
-    first: tuple[Arg, ...] = (),
     last: tuple[Arg, ...] = (),
 ) -> ActionCommand:
     """Return a command of a group; it calls the function of its name, or ``function``, in the group's module.
@@ -51,11 +55,11 @@ def _command(
     :param detail: more sentences, for the command's own help
     :param example: arguments after the command's name, for its help
     :param module: of the function, where it is not named as the group
-    :param first: arguments before those of the command, as ``last`` after them
+    :param last: arguments after those of the command
     """
     path = f"airflow_provider_rfr.cli.{module or group}.{function or name.replace('-', '_')}"
     words = ("airflow rfr", name if name == group else f"{group} {name}", example)
-    arguments = (*first, *args, *last)
+    arguments = (*args, *last)
     return ActionCommand(
         name=name,
         help=help,
@@ -82,11 +86,13 @@ _ARG_STORE = Arg(
 )
 _STORE = (_ARG_LAKE, _ARG_STORE)
 _OF_LAKE = (_ARG_LAKE, ARG_OUTPUT)
-_ARG_LIMIT = Arg(("--limit",), type=int, default=100, help="How many to show, the newest first (default: %(default)s)")
+_ARG_LIMIT = Arg(
+    ("--limit",), type=int, metavar="N", default=100, help="How many to show, the newest first (default: %(default)s)"
+)
 _ARG_DRY_RUN = _switch("--dry-run", "Only print what would be done")
 
 _ARG_PATH = _file("path", "A triggers block, YAML or JSON", metavar="PATH")
-_ARG_TARGET = _repeated("--target", "TABLE", "namespace.table; may be repeated (default: all tables)")
+_ARG_TARGET = _repeated("--target", "TABLE", "namespace.table", "all tables")
 _SELECTED = (
     _ARG_TARGET,
     Arg(("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME (default: all endpoints)"),
@@ -104,7 +110,7 @@ _ARG_ENDPOINT = Arg(("trigger",), metavar="NAME", help="Name of the endpoint, or
 _ENDPOINT = (Arg(("target",), metavar="TABLE", help="namespace.table"), _ARG_ENDPOINT)
 
 _triggers = partial(_command, group="triggers", last=(ARG_OUTPUT,))
-_delivery = partial(_command, group="triggers", last=(ARG_OUTPUT, *_STORE))
+_delivery = partial(_command, group="triggers", last=(*_STORE, ARG_OUTPUT))
 _TRIGGERS = (
     _triggers(
         "render",
@@ -120,7 +126,7 @@ _TRIGGERS = (
         "seal",
         "Print the file with its secrets sealed (SOPS, age)",
         _ARG_PATH,
-        _repeated("--recipient", "AGE", "An age public key; may be given repeatedly", required=True),
+        _repeated("--recipient", "AGE", "An age public key", "", required=True),
         _switch("--reseal", "Seal a sealed file again, for these recipients; needs a key that opens it"),
         example="--recipient age1kx0e5... triggers.yaml",
     ),
@@ -145,12 +151,11 @@ _TRIGGERS = (
     ),
     _delivery("list", "Show deliveries", *_SELECTED, _ARG_LIMIT, function="list_deliveries", example="--state dead"),
     _delivery("replay", "Send deliveries again, under the same ids", *_SELECTION, example="--trigger startDownstream"),
-    _command(
+    _delivery(
         "cancel",
         "Cancel pending deliveries",
-        *(*_SELECTION, ARG_OUTPUT, *_STORE),
+        *_SELECTION,
         Arg(("--reason",), default="", help="Reason to keep in the history (default: none)"),
-        group="triggers",
         example="3f0c... --reason obsolete",
     ),
     _delivery("pause", "Hold back an endpoint's deliveries", *_ENDPOINT, example="raw.orders startDownstream"),
@@ -159,31 +164,32 @@ _TRIGGERS = (
 
 
 _DECLARATIONS = (
-    _repeated("--objects", "DIR", "Folder or file with declarations; may be repeated (default: none)", type=Path),
+    _repeated("--objects", "DIR", "Folder or file with declarations", type=Path),
     Arg(("--project",), default="rfr", help="Project that owns the objects (default: %(default)s)"),
     Arg(("--declared-version",), help="Version of the declarations (default: this package's version)"),
     *_STORE,
 )
 _ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
 _POLICIES = (
-    _repeated("--break-views", "NAME", "A user's view that may break (default: none)"),
+    _repeated("--break-views", "NAME", "A user's view that may break"),
     Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What to do about changes by hand (default: fail)"),
-    _repeated("--accept-data-loss", "NAME", "An object or a column that may be lost (default: none)"),
-    _repeated("--adopt", "NAME", "An existing table or view to manage (default: none)"),
+    _repeated("--accept-data-loss", "NAME", "An object or a column that may be lost"),
+    _repeated("--adopt", "NAME", "An existing table or view to manage"),
     _repeated(
         "--sink",
         "NAME=CHOICE",
-        "What a sink does when its table is emptied: hold, resume_from_new or resend (default: its on_replace)",
+        "What a sink does when its table is emptied: hold, resume_from_new or resend",
+        "its on_replace",
     ),
     Arg(("--keep-days",), type=int, help="Days for which retired tables are kept (default: 7)"),
 )
 _SPARK = (
-    _repeated("--spark-conf", "NAME=VALUE", "A Spark setting; may be repeated (default: none)"),
-    _repeated("--jars", "JAR", "Iceberg's runtime, where Maven Central can't be reached (default: from there)"),
+    _repeated("--spark-conf", "NAME=VALUE", "A Spark setting"),
+    _repeated("--jars", "JAR", "Iceberg's runtime, where Maven Central can't be reached", "from there"),
 )
 _DEPLOY = "--objects objects --project acme"
 
-_objects = partial(_command, group="objects", first=_DECLARATIONS, last=(ARG_OUTPUT,))
+_objects = partial(_command, group="objects", last=(*_DECLARATIONS, ARG_OUTPUT))
 _OBJECTS = (
     _objects(
         "plan",
@@ -276,16 +282,16 @@ _CONNECTION = (
 
 _ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table (default: all tables)")
 
-_tables = partial(_command, group="tables", module="refresh", first=(_ARG_TABLES,), last=_OF_LAKE)
+_tables = partial(_command, group="tables", module="refresh", last=_OF_LAKE)
 _TABLES = (
     _tables(
         "expire",
         "Expire old snapshots of our tables, and add waiting rows to the history tables",
+        _ARG_TABLES,
         _repeated(
             "--release",
             "HOLDER",
-            "Release snapshots kept for this webhook or sink, which no longer exists; as the log names it"
-            " (default: none)",
+            "Release snapshots kept for this webhook or sink, which no longer exists, as the log names it",
         ),
         _ARG_DRY_RUN,
         example="raw.orders --dry-run",
@@ -293,6 +299,7 @@ _TABLES = (
     _tables(
         "drop-ledgers",
         "Drop ledgers of parts that are no longer resumed",
+        _ARG_TABLES,
         Arg(
             ("--days",),
             type=float,
@@ -318,11 +325,11 @@ _ONE_REFRESH = (
 _refresh = partial(_command, group="refresh", last=_OF_LAKE)
 
 
-_ARG_COMPONENTS = _file("--components", "Its components.py: Python code, which is run (default: none)")
+_A_SOURCE = "The source: a definition, a manifest of Airbyte, or package.module:Name"
 _SOURCE_SETTINGS = (
     _file("--config", "Its configuration, YAML or JSON (default: none)"),
-    Arg(("--api-conn-id",), metavar="ID", help="Connection of type rfr_api with its secrets (default: none)"),
-    _ARG_COMPONENTS,
+    Arg(("--api-conn-id",), help="Connection of type rfr_api with its secrets (default: none)"),
+    _file("--components", "Its components.py: Python code, which is run (default: none)"),
 )
 
 _state = partial(_command, group="refresh state", module="refresh", last=_OF_LAKE)
@@ -371,12 +378,7 @@ _REFRESH = (
                 "Set the state that an Airbyte connection or a dlt pipeline has come to",
                 _ARG_TABLE,
                 _file("state", "State messages of Airbyte, what its UI or API exports, or state.json of dlt"),
-                Arg(
-                    ("--source",),
-                    required=True,
-                    metavar="SOURCE",
-                    help="The source to sync from: a definition, a manifest of Airbyte, or package.module:Name",
-                ),
+                _file("--source", _A_SOURCE, required=True),
                 Arg(("--stream",), metavar="NAME", help="The stream in the file (default: the only one)"),
                 Arg(("--as",), dest="name", metavar="NAME", help="The stream in the source (default: the same name)"),
                 *_SOURCE_SETTINGS,
@@ -388,7 +390,7 @@ _REFRESH = (
 )
 
 
-_ARG_SOURCE = _file("file", "A definition of a source, or a manifest of Airbyte")
+_ARG_SOURCE = _file("file", _A_SOURCE)
 _SOURCE = (
     _command(
         "check",
@@ -404,12 +406,12 @@ _SOURCE = (
     ),
     _command(
         "read",
-        "Print a stream's records as JSON Lines; no Spark, no table",
+        "Print a stream's records as JSON Lines, without Spark and without a table",
         _ARG_SOURCE,
         Arg(("stream",), metavar="STREAM", help="Name of the stream"),
         Arg(("--limit",), type=int, metavar="N", help="Stop after so many records (default: read all)"),
         _file(
-            "--state",
+            "--state-file",
             "Read on from the state in this file, if it is there, and write the new one to it; a page that was not"
             " read whole is read again (default: read from the start, print the state to standard error)",
         ),
@@ -454,7 +456,7 @@ _DOCTOR = _command(
 
 _BUNDLE = _command(
     "bundle",
-    "Write a task's refresh as files that EMR, Dataproc, Databricks, Glue and the like can run; without secrets",
+    "Write a task's refresh as files that EMR, Dataproc, Databricks, Glue and the like can run, without secrets",
     _file("out", "Folder to write run.json, refresh.py and airflow_provider_rfr.zip into", metavar="OUT"),
     Arg(("--dag",), metavar="DAG_ID", required=True, help="The DAG whose task is taken"),
     Arg(("--task",), metavar="TASK_ID", help="The task (default: the only refresh of the DAG)"),

@@ -10,7 +10,6 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_rfr.cli.common import answered, command, lake_of, print_columns, print_data, print_value, say
@@ -372,7 +371,7 @@ def import_state(args: Namespace) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError("state", f"{args.state} can't be read: {error}", "name a file with a state") from None
     foreign, name = choose(states, args.stream), args.name or args.stream
-    source = source_of(Path(args.source), args)
+    source = source_of(args.source, args)
     if foreign.tool == "dlt" and "manifest" in source:
         remedy = "use a definition of ours as the source, or a full refresh"
         raise ConfigurationError("--source", "a manifest can't continue the state of a dlt pipeline", remedy)

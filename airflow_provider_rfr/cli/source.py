@@ -27,7 +27,7 @@ def read(args: Namespace) -> None:
 
     if args.limit is not None and args.limit < 1:
         raise ConfigurationError("--limit", f"is {args.limit}", "write the number of records to print, at least 1")
-    states, records = ConnectorStateManager([] if args.state is None else _states(args.state)), 0
+    states, records = ConnectorStateManager([] if args.state_file is None else _states(args.state_file)), 0
     # Before a request, so that a file that can't be written costs none.
     _keep(states, args)
     keep_rotated_tokens()
@@ -81,24 +81,24 @@ def _states(file: Path) -> list[Any]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise ConfigurationError("--state", f"{file} can't be read: {error.strerror}") from None
+        raise ConfigurationError("--state-file", f"{file} can't be read: {error.strerror}") from None
     except ValueError:
         states = None
     if not isinstance(states, list) or not all(isinstance(state, Mapping) for state in states):
-        raise ConfigurationError("--state", f"{file} is not a JSON array of states", "name a new file")
+        raise ConfigurationError("--state-file", f"{file} is not a JSON array of states", "name a new file")
     return states
 
 
 def _keep(states: ConnectorStateManager, args: Namespace) -> None:
-    """Write all states to the file of ``--state``, which is whole at any moment."""
-    if args.state is None:
+    """Write all states to the file of ``--state-file``, which is whole at any moment."""
+    if args.state_file is None:
         return
-    draft = args.state.with_name(f"{args.state.name}.draft")
+    draft = args.state_file.with_name(f"{args.state_file.name}.draft")
     try:
         draft.write_bytes(dumps(states.messages()) + b"\n")
-        draft.replace(args.state)
+        draft.replace(args.state_file)
     except OSError as error:
-        raise ConfigurationError("--state", f"{args.state} can't be written: {error.strerror}") from None
+        raise ConfigurationError("--state-file", f"{args.state_file} can't be written: {error.strerror}") from None
 
 
 @command

@@ -6,6 +6,7 @@ import shlex
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
@@ -94,8 +95,9 @@ def test_descriptions_are_sentences_that_begin_with_a_verb() -> None:
             assert not text.endswith("."), (name, argument.flags)
 
 
-def test_an_option_has_one_spelling_in_all_commands() -> None:
+def test_an_option_has_one_spelling_and_one_kind_of_value_in_all_commands() -> None:
     spellings: dict[str, set[tuple[str, ...]]] = {}
+    values: dict[str, set[Any]] = {}
     for command in COMMANDS.values():
         for argument in command.args:
             parser = ArgumentParser(add_help=False)
@@ -103,4 +105,6 @@ def test_an_option_has_one_spelling_in_all_commands() -> None:
             [option] = parser._actions
             if option.option_strings and option.dest != "output":
                 spellings.setdefault(option.dest, set()).add(tuple(option.option_strings))
+                values.setdefault(option.dest, set()).add((option.metavar, option.type, type(option)))
+    assert {name: kinds for name, kinds in values.items() if len(kinds) > 1} == {}
     assert {name: forms for name, forms in spellings.items() if len(forms) > 1 or len(min(forms)) > 1} == {}

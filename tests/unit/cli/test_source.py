@@ -114,18 +114,18 @@ def test_a_limit_ends_the_read_and_the_next_one_repeats_no_page_that_was_whole(
     api: SampleApi, config: Path, tmp_path: Path, read: Rfr
 ) -> None:
     state, arguments = tmp_path / "state.json", ("orders", "--config", config)
-    first = ids(read(*arguments, "--limit", 7, "--state", state))
+    first = ids(read(*arguments, "--limit", 7, "--state-file", state))
     assert len(first) == 7
     assert api.counts()["requests"] == 2
-    rest = ids(read(*arguments, "--state", state))
+    rest = ids(read(*arguments, "--state-file", state))
     assert first[:5] + rest == sorted(api.truth("/orders")["ids"])
-    assert ids(read(*arguments, "--state", state)) == []
+    assert ids(read(*arguments, "--state-file", state)) == []
 
 
 def test_a_limit_at_the_end_of_a_page_asks_for_no_further_page(
     api: SampleApi, config: Path, tmp_path: Path, read: Rfr
 ) -> None:
-    arguments = ("orders", "--config", config, "--limit", 5, "--state", tmp_path / "state.json")
+    arguments = ("orders", "--config", config, "--limit", 5, "--state-file", tmp_path / "state.json")
     assert (len(ids(read(*arguments))), api.counts()["requests"]) == (5, 1)
     assert ids(read(*arguments))[0] == 6
 
@@ -133,16 +133,16 @@ def test_a_limit_at_the_end_of_a_page_asks_for_no_further_page(
 def test_a_read_that_fails_keeps_the_pages_before(api: SampleApi, config: Path, tmp_path: Path, read: Rfr) -> None:
     state, arguments = tmp_path / "state.json", ("orders", "--config", config)
     api.set_faults({"kind": "error", "path": "/orders", "after": 2, "status": 403})
-    captured = read(*arguments, "--state", state, code=1)
+    captured = read(*arguments, "--state-file", state, code=1)
     assert len(captured.out.splitlines()) == 10
     assert "403" in captured.err and KEY not in captured.err
     api.set_faults()
-    assert ids(read(*arguments, "--state", state))[0] == 11
+    assert ids(read(*arguments, "--state-file", state))[0] == 11
 
 
 def test_a_sigkill_loses_no_record_that_the_state_covers(api: SampleApi, config: Path, tmp_path: Path) -> None:
     state, command = tmp_path / "state.json", rfr_command("source", "read", str(SHOP))
-    command += ["orders", "--config", str(config), "--state", str(state), "--api-conn-id", "shop"]
+    command += ["orders", "--config", str(config), "--state-file", str(state), "--api-conn-id", "shop"]
     api.set_faults({"kind": "hold", "path": "/orders", "after": 3})
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) as process:
         assert process.stdout is not None
@@ -162,7 +162,7 @@ def test_a_sigkill_loses_no_record_that_the_state_covers(api: SampleApi, config:
 def test_states_of_other_streams_stay_in_the_file(api: SampleApi, config: Path, tmp_path: Path, read: Rfr) -> None:
     state = tmp_path / "state.json"
     for stream, limit in (("orders", 10), ("customers", 3), ("orders", 10)):
-        assert len(ids(read(stream, "--config", config, "--limit", limit, "--state", state))) == limit
+        assert len(ids(read(stream, "--config", config, "--limit", limit, "--state-file", state))) == limit
     names = [message["stream"]["stream_descriptor"]["name"] for message in json.loads(state.read_text())]
     assert sorted(names) == ["customers", "orders"]
 
@@ -171,8 +171,8 @@ def test_states_of_other_streams_stay_in_the_file(api: SampleApi, config: Path, 
 def test_a_manifest_of_airbyte_is_read_and_resumed_by_page(api: SampleApi, tmp_path: Path, read: Rfr) -> None:
     manifest, state = tmp_path / "manifest.yaml", tmp_path / "state.json"
     manifest.write_text(MANIFEST)
-    first = ids(read("orders", "--limit", 7, "--state", state, file=manifest))
-    captured = read("orders", "--state", state, file=manifest)
+    first = ids(read("orders", "--limit", 7, "--state-file", state, file=manifest))
+    captured = read("orders", "--state-file", state, file=manifest)
     assert first[:5] + ids(captured) == sorted(api.truth("/orders")["ids"])
     assert KEY not in captured.err + state.read_text()
 
@@ -184,10 +184,10 @@ def test_a_manifest_of_airbyte_is_read_and_resumed_by_page(api: SampleApi, tmp_p
         (("orders", "--limit", 0), None),
         (("orders", "--components", "components.py"), None),
         (("orders", "--config", "missing.yaml"), None),
-        (("orders", "--state", "state.json"), "{}"),
-        (("orders", "--state", "state.json"), "no JSON"),
-        (("orders", "--state", "state.json"), '[{"type": "LEGACY"}]'),
-        (("orders", "--state", "missing/state.json"), None),
+        (("orders", "--state-file", "state.json"), "{}"),
+        (("orders", "--state-file", "state.json"), "no JSON"),
+        (("orders", "--state-file", "state.json"), '[{"type": "LEGACY"}]'),
+        (("orders", "--state-file", "missing/state.json"), None),
     ],
 )
 def test_a_wrong_argument_is_named(
