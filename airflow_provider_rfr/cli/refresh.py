@@ -9,17 +9,30 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_provider_rfr.cli.common import answered, command, lake_of, print_columns, print_data, print_value, say
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.cli.common import (
+    answered,
+    command,
+    lake_of,
+    print_columns,
+    print_data,
+    print_value,
+    say,
+    tell,
+)
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.text import cut
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from airflow_provider_rfr.lake.tables import TableFacts
     from airflow_provider_rfr.refresh.after_publish import PartLedger
-    from airflow_provider_rfr.refresh.state import TableStatus
+    from airflow_provider_rfr.refresh.inspection import RefreshDetails, SyncFacts
+    from airflow_provider_rfr.refresh.state import LedgerHeader, PastGeneration, TableStatus
     from airflow_provider_rfr.streams.core import Stream
 
 T = TypeVar("T")
@@ -30,6 +43,8 @@ _POLL_SECONDS: Final = 2.0
 _MOST_UNREADABLE: Final = 5
 """Looks in a row that a catalog may miss before ``watch`` gives up."""
 _NAMED_PARTS: Final = 5
+_LONGEST_KEY: Final = 60
+_OF_PAGES: Final = ("unfinished", "slowest", "skipped", "missing", "files", "files_read")
 
 
 @command
@@ -53,54 +68,186 @@ def list_refreshes(args: Namespace) -> None:
 
 
 @command
-def show(args: Namespace) -> None:
-    """Show all that is known of a table's newest refresh."""
-    from airflow_provider_rfr.refresh.inspection import read_target
-    from airflow_provider_rfr.refresh.state import size_in_words
+def show(args: Namespace) -> int:
+    """Show what the refresh's page shows, in its order; 1 if the pages in the ledger can't be read."""
+    from airflow_provider_rfr.refresh.inspection import read_details, read_target
 
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])
-    _, sync = answered(lambda: read_target(catalog, status))
-    content = {**status.to_json(), "cursor": None if sync is None else sync.to_json()}
-    if print_data(content, args):
+    details, problem = None, None
+    try:
+        details = None if status.header is None else answered(lambda: read_details(catalog, status))
+    except RfrError as error:
+        problem = error
+    target, sync = answered(lambda: read_target(catalog, status)) if details is None else (details.target, details.sync)
+    content = {
+        **status.to_json(),
+        "cursor": None if sync is None else sync.to_json(),
+        "generations": [generation.to_json() for generation in status.history],
+        **({} if details is None else {name: asdict(details)[name] for name in _OF_PAGES}),
+        "target": None if target is None else asdict(target),
+    }
+    if not print_data(content, args):
+        say(f"{_name(status)}: {status.state.value}")
+        say(status.sentence)
+        if status.header is not None:
+            _show_facts(status, status.header, details)
+            _show_pages(status, status.header, details)
+            _show_incremental(status, sync)
+            if details is not None:
+                _show_checks(status.header, details)
+            _show_target(status.header, target)
+            say(f"Webhooks: airflow rfr triggers list --target {status.table}")
+    if problem is not None:
+        tell(problem)
+    return 0 if problem is None else 1
+
+
+def _show_facts(status: TableStatus, header: LedgerHeader, details: RefreshDetails | None) -> None:
+    """Print the facts at the page's top, under their terms there."""
+    from airflow_provider_rfr.refresh.state import duration_in_words, rate_in_words, size_in_words
+
+    content = status.to_json()
+    if status.percent is not None:
+        left = content["seconds_left"]
+        say(f"{status.percent} %" + ("" if left is None else f", about {duration_in_words(left)} left"))
+    rate, before = content["pages_per_second"], header.previous_rows
+    pace = f", {rate_in_words(rate)}/s in the last attempt" if rate else ""
+    previous = f"before, the table had {before or 0:,} rows"
+    if not header.is_incremental:
+        previous = f"the previous refresh published {before or 0:,}"
+    facts = {
+        "Sync": header.sync,
+        "Window": header.window and f"{header.window}, frozen when the sync was opened",
+        "Last result": status.last_result,
+        "Generation": f"{header.generation}, opened {_when(header.opened_at)}",
+        "Partitions": f"{header.partitions_done:,} of {header.partitions:,}",
+        "Pages": f"{header.pages:,}, {header.pages_refetched:,} refetched{pace}",
+        "Records": f"{header.records:,}" + ("" if before is None else f"; {previous}"),
+        "Ledger size": size_in_words(header.bytes) + ("" if details is None else f" in {details.files:,} files"),
+        "Attempts": f"{header.attempts:,}, {header.rounds:,} rounds, last commit {_when(header.committed_at)}",
+        "Run": _run_of(header),
+        "Last error": header.error,
+        "Snapshot": content["snapshot_id"],
+        "Ledger": status.ledger,
+    }
+    for term, fact in facts.items():
+        if fact:
+            say(f"{term}: {fact}")
+
+
+def _show_pages(status: TableStatus, header: LedgerHeader, details: RefreshDetails | None) -> None:
+    """Print the generations, and the partitions that are unfinished or took longest."""
+    from airflow_provider_rfr.refresh.state import duration_in_words
+
+    _show_part("Generations", _generations(status))
+    if details is None or header.partitions <= 1:
         return
-    shown: dict[str, Any] = {**_row(status), **{name: content[name] for name in _SHOWN if name in content}}
-    if status.header is not None and status.header.window is not None:
-        shown["window"] = status.header.window
+    for title, spans in (("Unfinished partitions", details.unfinished), ("Slowest partitions", details.slowest)):
+        rows = [
+            {
+                "partition": cut(span.key, _LONGEST_KEY),
+                "pages": f"{span.pages:,}",
+                "records": f"{span.records:,}",
+                "duration": duration_in_words(span.seconds),
+                "restarts": span.restarts or "",
+                "last page": _when(span.last_page_at),
+            }
+            for span in spans
+        ]
+        _show_part(title, rows)
+
+
+def _show_incremental(status: TableStatus, sync: SyncFacts | None) -> None:
+    published = status.last_publish
+    changes = None if published is None else published.changes
+    if sync is None and changes is None:
+        return
+    print("\nIncremental sync")
     if sync is not None:
-        shown |= {"cursor": sync.sentence, "cursor changed at": content["cursor"]["changed_at"]}
-    if status.header is not None:
-        shown["in the ledger"] = size_in_words(status.header.bytes)
-    for name, value in shown.items():
-        if value not in (None, ""):
-            say(f"{name.replace('_', ' ')}: {value}")
+        say(f"State: {sync.sentence}" + ("" if sync.changed_at is None else f"; changed {_when(sync.changed_at)}"))
+    if published is not None and changes is not None:
+        counts = ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in changes.items())
+        say(f"Records of generation {published.generation}: {counts}")
+
+
+def _show_checks(header: LedgerHeader, details: RefreshDetails) -> None:
+    print("\nChecks")
+    say(f"Rows compared with the previous refresh: {header.compared_rows}")
+    say("Publish refused: " + (f"yes: {header.error or ''}" if header.refused_under else "no"))
+    say(f"Overlap checks: {header.overlap_checks:,}")
+    say(f"Pages skipped because of ignored errors: {details.skipped:,}")
+    missing = "not known before everything is read" if details.missing is None else f"{details.missing:,}"
+    say(f"Records missing by the API's own count: {missing}")
+
+
+def _show_target(header: LedgerHeader, target: TableFacts | None) -> None:
+    from airflow_provider_rfr.refresh.state import size_in_words
+
+    print("\nTarget")
+    if target is None:
+        say("The table can't be read now" if header.snapshot_id is not None else "The first publish creates the table")
+        return
+    size = f"{target.rows or 0:,} rows, {target.files or 0:,} files, {size_in_words(target.bytes or 0)}"
+    snapshot = f", snapshot {target.snapshot_id} {_when(target.committed_at)}" if target.committed_at else ""
+    copies = f", at most {target.max_copies} replaced copies are kept" if target.max_copies else ""
+    say(f"{size}{snapshot}; snapshots: {target.snapshots:,}{copies}")
+    for change in target.changes:
+        say(f"{'' if change.at is None else f'{_when(change.at)} '}{'; '.join(change.sentences)}")
+    say(f"{len(target.columns)} columns: {', '.join(f'{column.name} {column.type}' for column in target.columns)}")
+
+
+def _show_part(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        print(f"\n{title}")
+        print_columns(rows, "")
+
+
+def _when(at: datetime) -> str:
+    """Return a time, and how long ago that is."""
+    from airflow_provider_rfr.refresh.state import duration_in_words
+
+    age = max(0.0, (datetime.now(timezone.utc) - at).total_seconds())
+    return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC ({duration_in_words(age)} ago)"
+
+
+def _run_of(header: LedgerHeader | PastGeneration) -> str:
+    return "/".join(part for part in (header.dag_id, header.dag_run_id, header.task_id) if part)
+
+
+def _generations(status: TableStatus) -> list[dict[str, Any]]:
+    """Return the rows of the page's table of generations."""
+    from airflow_provider_rfr.refresh.state import duration_in_words
+
+    return [
+        {
+            "generation": generation.generation,
+            "outcome": generation.outcome,
+            "sync": generation.sync,
+            "opened": f"{generation.opened_at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}",
+            "duration": duration_in_words(generation.seconds),
+            "rows": generation.rows,
+            "result": generation.result,
+            "records": generation.records,
+            "pages": generation.pages,
+            "attempts": generation.attempts,
+            "run": _run_of(generation),
+            "error": generation.error,
+        }
+        for generation in status.history
+    ]
 
 
 @command
 def history(args: Namespace) -> int:
     """Show the table's generations, the newest first; 1 if the ledger can't be read."""
-    from airflow_provider_rfr.refresh.state import duration_in_words
-
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])
     rows = [{**generation.to_json(), "seconds": round(generation.seconds, 1)} for generation in status.history]
-    code = int(status.state.value == "unreadable")
     document = {"table": status.table, "state": status.state.value, "sentence": status.sentence, "generations": rows}
-    if print_data(document, args):
-        return code
-    names = (
-        *("generation", "outcome", "sync", "opened", "took", "rows", "result", "records", "pages", "attempts"),
-        *("dag_run_id", "error"),
-    )
-    for row, generation in zip(rows, status.history, strict=True):
-        times = {
-            "opened": generation.opened_at.isoformat(" ", "seconds"),
-            "took": duration_in_words(generation.seconds),
-        }
-        row |= {"result": generation.result, **times}
-    shown = [{name.replace("_", " "): row.get(name, "") for name in names} for row in rows]
-    print_columns(shown, status.sentence)
-    return code
+    if not print_data(document, args):
+        print_columns(_generations(status), status.sentence)
+    return int(status.state.value == "unreadable")
 
 
 @command
@@ -231,12 +378,6 @@ def _none_of(table: str) -> ConfigurationError:
     return ConfigurationError("table", f"no refresh of {table} was begun", "see airflow rfr refresh list")
 
 
-_SHOWN: Final = (
-    *("sentence", "generation", "rounds", "pages_refetched", "previous_rows", "published_rows", "error", "opened_at"),
-    *("progressed_at", "committed_at", "ended_at"),
-)
-
-
 def _name(status: TableStatus) -> str:
     where = status.header.replace_where if status.header is not None else None
     return status.table if where is None else f"{status.table} ({where})"
@@ -263,7 +404,7 @@ def _row(status: TableStatus) -> dict[str, str]:
         "pages/s": "" if rate is None else rate_in_words(rate),
         "attempts": str(header.attempts),
         "last commit": f"{duration_in_words(max(0.0, age))} ago",
-        "run": "/".join(part for part in (header.dag_id, header.dag_run_id, header.task_id) if part),
+        "run": _run_of(header),
     }
 
 

@@ -217,6 +217,16 @@ class LedgerHeader:
         return self.partitions_done == self.partitions
 
     @property
+    def compared_rows(self) -> str:
+        """Return in words how the rows differ in number from those of the last published generation."""
+        if not self.is_read or (self.is_incremental and self.published_rows is None):
+            return f"not known before everything is {'published' if self.is_incremental else 'read'}"
+        if not self.previous_rows:
+            return "there is no previous one" if self.previous_rows is None else "the previous one published none"
+        rows = self.records if self.published_rows is None else self.published_rows
+        return f"{100.0 * (rows - self.previous_rows) / self.previous_rows:+.1f} %"
+
+    @property
     def last_published_rows(self) -> int | None:
         """Return the rows of the last published generation, which may be this one; None before the first."""
         return self.published_rows if self.state is RefreshState.PUBLISHED else self.previous_rows

@@ -111,8 +111,9 @@ def test_one_refresh_is_shown_whole(lake: Lake, rfr: Rfr) -> None:
     begun(lake.catalog, where=where).end("SourceError: 503")
     assert f"raw.orders has no refresh of its own, only of parts; give one of: {where}" in rfr("show", NAME, code=1).err
     lines = rfr("show", NAME, "--replace-where", where).out.splitlines()
-    assert f"table: {NAME} ({where})" in lines
-    assert "error: SourceError: 503" in lines
+    assert lines[0] == f"{NAME} ({where}): failed"
+    assert "Last error: SourceError: 503" in lines
+    assert "The first publish creates the table" in lines
     assert "state: failed" in rfr("show", NAME, "--replace-where", where, "-o", "yaml").out
 
 

@@ -81,9 +81,9 @@ def test_a_sync_is_shown_with_its_mode_its_counts_and_its_state(
     assert "updated_at is known up to 2024-01-01T00:00:11.000000Z; changed " in page
     assert "full refresh" in page, "the first sync is among the generations"
     printed = shown(capsys, "show", TABLE)
-    for line in ("sync: incremental, merge", f"last result: {result}"):
+    for line in ("Sync: incremental, merge", f"Last result: {result}"):
         assert line in printed.splitlines()
-    assert "cursor: updated_at is known up to 2024-01-01T00:00:11.000000Z" in printed
+    assert "State: updated_at is known up to 2024-01-01T00:00:11.000000Z; changed " in printed
     assert result in shown(capsys, "list")
     content = json.loads(shown(capsys, "show", TABLE, "--json"))
     assert content["changes"]["updated"] == 1
@@ -91,6 +91,17 @@ def test_a_sync_is_shown_with_its_mode_its_counts_and_its_state(
     newest, first = json.loads(shown(capsys, "history", TABLE, "--json"))["generations"]
     assert (newest["sync"], newest["changes"]["inserted"]) == ("incremental, merge", 1)
     assert (first["sync"], first["rows"], "changes" in first) == ("full refresh", 3, False)
+
+
+def test_a_shell_shows_the_page_s_facts_under_its_terms_in_its_order(
+    shop: Shop, login: Login, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synced(shop)
+    terms = re.findall(r"<(?:dt|h2)>([^<]+)</", login("owner").get(PAGE).text)
+    printed = [line.partition(":")[0] for line in shown(capsys, "show", TABLE).splitlines()]
+    # A chart, which a shell has not.
+    terms.remove("Pages over time")
+    assert [line for line in printed if line in terms] == terms
 
 
 def test_a_sync_without_changes_says_so_and_keeps_the_rows_of_its_table(
@@ -163,9 +174,9 @@ def test_a_state_that_can_not_be_read_is_told_and_hides_nothing(
     page = login("owner").get(PAGE).text
     assert "State: can&#39;t be read" in page
     assert cell(page, "Inserted") == "1"
-    assert "cursor: can't be read" in shown(capsys, "show", TABLE)
+    assert "State: can't be read" in shown(capsys, "show", TABLE)
     write_state(shop.catalog, TABLE, SyncState({"cursor": {}}, {"{}": "x"}))
-    assert "cursor: can't be read: its rules name no cursor" in shown(capsys, "show", TABLE)
+    assert "State: can't be read: its rules name no cursor" in shown(capsys, "show", TABLE)
 
 
 def fail(*args: Any, **kwargs: Any) -> None:
