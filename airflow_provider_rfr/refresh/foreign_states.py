@@ -25,7 +25,7 @@ from airflow_provider_rfr.lake.table_reader import live_files
 from airflow_provider_rfr.refresh.cursor_values import comparable, text_of
 from airflow_provider_rfr.refresh.sync import rules_of
 from airflow_provider_rfr.streams.core import Complete, key_paths, load_state
-from airflow_provider_rfr.streams.incremental import CursorColumn, IncrementalRead, StatefulRead
+from airflow_provider_rfr.streams.incremental import CursorColumn, IncrementalRead, StatefulRead, another_cursor
 from airflow_provider_rfr.streams.moments import read_moment, write_moment
 from airflow_provider_rfr.streams.paged import PagedStream
 from airflow_provider_rfr.streams.read import ConnectorStateManager
@@ -237,15 +237,21 @@ def _value_in(cursor: Mapping[str, Any], column: CursorColumn) -> Any:
 
 
 def _of_cursor(values: Mapping[str, Any], column: CursorColumn) -> Any:
+    """Return the value of the stream's cursor.
+
+    :raises ConfigurationError: there is none under its name, nor under exactly one that is the same but for its writing
+    """
     by_name = {str(path).removeprefix("$."): value for path, value in values.items()}
-    if column.name in by_name:
-        return by_name[column.name]
-    if len(by_name) == 1 and not isinstance(next(iter(by_name.values())), (Mapping, list)):
-        # Of another name there, or inside of an object that the stream's transformations take apart.
-        return next(iter(by_name.values()))
-    cursors = f"the cursors {', '.join(sorted(by_name))}" if by_name else "no cursor"
-    problem = f"the state has {cursors}, and the stream's is {column.name}"
-    raise ConfigurationError("file", problem, "leave the value of one cursor in the file")
+    plain = _bare(column.name)
+    alike = [name for name in by_name if name == column.name] or [name for name in by_name if _bare(name) == plain]
+    if len(alike) != 1:
+        raise another_cursor(by_name, column)
+    return by_name[alike[0]]
+
+
+def _bare(name: str) -> str:
+    """Return a name that compares equal however a tool writes it: ``meta.updatedAt`` or ``meta__updated_at``."""
+    return "".join(filter(str.isalnum, name)).lower()
 
 
 def _text(value: Any, column: CursorColumn, lookback: Any) -> str:

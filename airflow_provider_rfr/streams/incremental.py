@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -45,6 +45,17 @@ class CursorColumn:
     format: str = "iso"
     timezone: str = "UTC"
     tried_before: tuple[str, ...] = ()
+
+
+def another_cursor(names: Collection[str], column: CursorColumn) -> ConfigurationError:
+    """Return the error of a state in a file that has other cursors than the stream's.
+
+    Another field may be behind the stream's: a sync from its value would leave out records.
+    """
+    cursors = f"the cursor {', '.join(sorted(names))}" if names else "no cursor"
+    problem = f"the state has {cursors}, and the stream's is {column.name}"
+    remedy = f"if it is there by another name, write {column.name} into the file; else run once with full_refresh"
+    return ConfigurationError("file", problem, remedy)
 
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")

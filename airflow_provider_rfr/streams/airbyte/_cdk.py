@@ -313,8 +313,12 @@ class Interpreted:
     @property
     def parent_state(self) -> Any:
         """Return the state of the parents after the listing of the slices; None if none is read incrementally."""
-        cursor = self._stream.cursor
-        return cursor._partition_router.get_stream_state() or None if _cursors.is_per_partition(cursor) else None
+        return self._stream.cursor._partition_router.get_stream_state() or None if self.is_per_partition else None
+
+    @property
+    def is_per_partition(self) -> bool:
+        """Tell whether the state has a value for each partition."""
+        return _cursors.is_per_partition(self._stream.cursor)
 
     def state_after(
         self,

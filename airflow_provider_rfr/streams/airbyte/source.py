@@ -48,7 +48,7 @@ from airflow_provider_rfr.streams.airbyte._slices import (
 )
 from airflow_provider_rfr.streams.airbyte.spec import ManifestLimits, StreamReport
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
-from airflow_provider_rfr.streams.incremental import CursorColumn, StatefulRead
+from airflow_provider_rfr.streams.incremental import CursorColumn, StatefulRead, another_cursor
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)
@@ -455,7 +455,7 @@ class ManifestStream(PagedStream):
             # Without a state it was built before.
             problem = error.problem
         if problem:
-            raise SyncStateError(f"{self.name}: the CDK can't read the state of the table: {problem}")
+            raise SyncStateError(f"{self.name}: the CDK can't read the state: {problem}")
         stream.bind(self.context)
         return stream
 
@@ -463,6 +463,15 @@ class ManifestStream(PagedStream):
     def reads_changes(self) -> bool:
         """Tell whether the CDK has chosen the definition for changes, where the manifest has two."""
         return self._interpreted.definition is self._interpreted.declared.get(specs.OF_CHANGES)
+
+    def cursors_in(self, state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return the parts of a state that hold a value of the cursor by its name."""
+        cursors = [state]
+        if self._interpreted.is_per_partition and {"states", "state"} & state.keys():
+            cursors = [*(entry["cursor"] for entry in state.get("states") or ()), state.get("state") or {}]
+        cursors = [cursor for cursor in cursors if cursor] or [{}]
+        # Slices hold values without the cursor's name.
+        return [cursor for cursor in cursors if "state_type" not in cursor]
 
     def state_after(
         self, slices: Sequence[Mapping[str, Any]], largest: Mapping[int, datetime], seconds: float
@@ -572,6 +581,14 @@ class ManifestRead(StatefulRead):
         reads_changes = any(FrozenPart.of(stream_slice).reads_changes for stream_slice in slices)
         stream = self._stream.after(state, reads_changes=reads_changes)
         return stream.state_after(slices, largest, (datetime.now(timezone.utc) - opened_at).total_seconds())
+
+    def of_connection(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        stream = self._stream.after(state)
+        # The CDK would read everything where one of them lacks the cursor, and not say so.
+        for cursor in stream.cursors_in(state):
+            if self.column.name not in cursor:
+                raise another_cursor(cursor, self.column)
+        return state
 
     def moves(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         # How long a sync took is part of it, and differs each time.

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
+from airflow_provider_rfr.refresh.config import parse_config
 from tests.unit.cli.calls import Rfr
 from tests.unit.messages import check_messages
 from tests.unit.refresh import python_sources
+from tests.unit.refresh.changing_api import ChangingApi, children_of, datetime_cursor, manifest_of, moment, stream_of
+from tests.unit.refresh.in_driver import refresh_of
 from tests.unit.triggers.lake import Lake
 
 NAME = "raw.orders"
@@ -97,3 +103,85 @@ def test_nothing_is_set_where_something_does_not_fit(
 def test_a_file_that_is_not_there_is_named(rfr: Rfr, arguments: list[str], tmp_path: Path) -> None:
     arguments[2] = str(tmp_path / "nope.json")
     assert "state: " in rfr(*arguments, code=1).err
+
+
+@pytest.fixture
+def api() -> Iterator[ChangingApi]:
+    """An API with the orders of three shops, of which another tool has read two."""
+    pytest.importorskip("airbyte_cdk")
+    server = ChangingApi()
+    server.change("/shops", ["a", "b", "c"], 0)
+    for shop, hours in (("a", 5), ("b", 10), ("c", 20)):
+        server.change(f"/shops/{shop}", [f"{shop}1"], hours)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def of_manifest(api: ChangingApi, arguments: list[str], tmp_path: Path) -> list[str]:
+    """The arguments, with a manifest as the source."""
+    manifest = manifest_of(children_of(stream_of("/shops", None, "shops"), datetime_cursor()))
+    source, config = tmp_path / "manifest.json", tmp_path / "config.json"
+    source.write_text(json.dumps(manifest))
+    config.write_text(json.dumps({"url": api.url}))
+    return [*arguments[:3], "--source", str(source), "--config", str(config)]
+
+
+def of_shops(cursor_field: str = "updated_at") -> dict[str, Any]:
+    """A state of Airbyte with a value for each shop."""
+    values = {shop: {cursor_field: moment(hours)} for shop, hours in (("a", 5), ("b", 10))}
+    states = [{"partition": {"parent_slice": {}, "shop": shop}, "cursor": value} for shop, value in values.items()]
+    return {"states": states, "state": values["b"], "lookback_window": 3600, "use_global_cursor": False}
+
+
+@pytest.mark.test
+def test_a_manifest_continues_from_the_state_as_it_is(
+    api: ChangingApi, lake: Lake, rfr: Rfr, of_manifest: list[str], tmp_path: Path
+) -> None:
+    of_columns = [NestedField(number, name, StringType()) for number, name in enumerate(("id", "updated_at", "value"))]
+    table = lake.catalog.create_table(NAME, Schema(*of_columns, NestedField(9, "seconds", DoubleType())))
+    rows = [{"id": f"{shop}1", "updated_at": moment(hours)} for shop, hours in (("a", 5), ("b", 10))]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    (tmp_path / "state.json").write_text(json.dumps({"orders": of_shops()}))
+    done = rfr(*of_manifest, "--json").json
+    assert done["state"]["of_source"] == of_shops()
+    assert rfr("show", NAME, "--json").json == done["state"]
+    assert not api.asked
+
+    api.change("/shops/a", ["a2"], 300)
+    document = {
+        "source": {"manifest": str(tmp_path / "manifest.json"), "config": {"url": api.url}},
+        "streams": ["orders"],
+        "target": NAME,
+        "lake": {"name": "rfr", "properties": lake.catalog.properties},
+        "sync": "incremental",
+        "options": {"mode": "merge"},
+    }
+    refresh_of(parse_config(document), lake.catalog).run()
+    # As in Airbyte, a shop that the state lacks is read from the state of all, less the seconds of the last sync.
+    lower_bounds = {"a": moment(5), "b": moment(10), "c": moment(9)}
+    assert {path for path in api.taken() if "since" in path} == {
+        f"/shops/{shop}?since={quote(since)}" for shop, since in lower_bounds.items()
+    }
+    keys = lake.catalog.load_table(NAME).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()
+    assert sorted(keys) == ["a1", "a2", "b1", "c1"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        of_shops("created_at"),
+        {**of_shops(), "state": {"created_at": moment(0)}},
+        {"created_at": moment(0)},
+        {},
+        {"updated_at": "soon"},
+        {"states": [{"partition": {"shop": "a"}}]},
+    ],
+)
+def test_a_state_that_a_manifest_would_not_continue_is_refused(
+    content: dict[str, Any], lake: Lake, rfr: Rfr, of_manifest: list[str], tmp_path: Path
+) -> None:
+    lake.catalog.create_table(NAME, Schema(*COLUMNS))
+    (tmp_path / "state.json").write_text(json.dumps({"orders": content}))
+    check_messages(rfr(*of_manifest, code=1).err.splitlines()[-1])
+    assert lake.catalog.load_table(NAME).metadata.current_snapshot_id is None

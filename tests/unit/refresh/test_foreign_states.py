@@ -140,8 +140,9 @@ class TestAirbyte:
         assert values(airbyte({"updated_at": 2**60}), stream({"type": "integer", "start": 0})) == {"{}": str(2**60)}
         assert values(airbyte({"updated_at": "b"}), stream({"type": "text", "start": "a"})) == {"{}": "b"}
 
-    def test_the_only_cursor_may_have_another_name(self) -> None:
-        assert values(airbyte({"updatedAt": MOMENT}), stream()) == {"{}": MOMENT}
+    @pytest.mark.parametrize("name", ["updatedAt", "UPDATED_AT", "$.updated.at", "updated__at"])
+    def test_the_cursor_may_be_written_in_another_way(self, name: str) -> None:
+        assert values(airbyte({name: MOMENT, "id": 7}), stream()) == {"{}": MOMENT}
 
     def test_a_stream_in_python_gets_the_state_as_it_is(self) -> None:
         source = {"class": f"{python_sources.__name__}:Sliced"}
@@ -174,6 +175,8 @@ class TestDlt:
     def test_a_stream_in_python_gets_the_last_value(self) -> None:
         of = as_paged(load_stream({"class": f"{python_sources.__name__}:Sliced"}, "sliced"))
         assert converted(ForeignState("dlt", {"version": 7}), of).of_source == {"{}": {"version": 7}}
+        with raises(ConfigurationError):
+            converted(ForeignState("dlt", {"number": 7}), of)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +206,8 @@ def test_a_file_without_a_state_is_refused(text: str) -> None:
         ({"updated_at": None}, stream()),
         ({"updated_at": 1706140800}, stream()),
         ({"a": 1, "b": 2}, stream()),
+        ({"created_at": MOMENT}, stream()),
+        ({"updatedAt": MOMENT, "updated.at": MOMENT}, stream()),
         ({"updated_at": "x"}, stream({"type": "integer", "start": 0})),
         ({"__ab_full_refresh_sync_complete": True}, stream()),
         ({"updated_at": MOMENT}, stream(**DIVIDED)),
