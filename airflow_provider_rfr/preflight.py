@@ -10,7 +10,7 @@ import socket
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from airflow_provider_rfr.exceptions import PreflightError, SparkJobError
 
@@ -57,6 +57,9 @@ def child_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(_AIRFLOW_PREFIXES)}
 
 
+JAVA_REMEDY: Final = "run: apt-get install openjdk-17-jre-headless, or set JAVA_HOME to a Java 17 or 21"
+
+
 def check_java() -> str:
     """Check for Java 17 or 21, on which Spark 4 starts: the one of ``JAVA_HOME``, else on the path; return which.
 
@@ -68,9 +71,9 @@ def check_java() -> str:
     if java is None or not Path(java).is_file():
         if home:
             raise PreflightError(
-                f"no Java was found in JAVA_HOME, {home}; correct JAVA_HOME or unset it, or install Java 17 or 21"
+                f"no Java was found in JAVA_HOME, {home}; run: unset JAVA_HOME, or set it to a Java 17 or 21"
             )
-        raise PreflightError("no Java was found on the path; install Java 17 or 21, or set JAVA_HOME to one")
+        raise PreflightError(f"no Java was found on the path; {JAVA_REMEDY}")
     try:
         process = subprocess.run(
             [java, "-version"],
@@ -90,7 +93,7 @@ def check_java() -> str:
     version = int(match.group(1)) if match else None
     if version not in _JAVA_VERSIONS:
         label = f"Java {version}" if version else "a Java of unknown version"
-        raise PreflightError(f"{java} is {label}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it")
+        raise PreflightError(f"{java} is {label}, and Spark needs 17 or 21; {JAVA_REMEDY}")
     return f"Java {version}, {java}"
 
 

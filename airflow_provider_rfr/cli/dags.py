@@ -47,7 +47,7 @@ def find_dag(dag_id: str) -> DAG:
     if problems:
         raise ConfigurationError.of(problems)
     near = nearest(dag_id, ids)
-    remedy = (f"did you mean {near}? " if near else "") + "airflow dags list shows all"
+    remedy = (f"did you mean {near}? " if near else "") + "run: airflow dags list"
     if broken:
         remedy += f"; files that can't be imported: {broken}, see airflow dags list-import-errors"
     raise ConfigurationError("--dag", f"there is no DAG {dag_id!r}", remedy)
@@ -60,7 +60,7 @@ def _import_errors(bag: BundleDagBag, folder: Path, dag_id: str) -> Iterator[Pro
         file = folder / name
         if file.is_file() and whole_id.search(file.read_text(encoding="utf-8", errors="replace")):
             *_, line = error.strip().splitlines() or [""]
-            remedy = f"correct it; python {file} shows the whole error"
+            remedy = f"correct it; run: python {file}"
             yield Problem("", f"can't be imported: {line}", remedy, str(file))
 
 

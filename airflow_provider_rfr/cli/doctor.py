@@ -7,8 +7,10 @@ small object below the warehouse and deletes it, opens the control store, connec
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import socket
 import sys
 from argparse import Namespace
@@ -33,7 +35,7 @@ from airflow_provider_rfr.exceptions import (
     TriggerConfigError,
 )
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
-from airflow_provider_rfr.preflight import check_java, check_localhost, check_pyspark, installed_version
+from airflow_provider_rfr.preflight import JAVA_REMEDY, check_java, check_localhost, check_pyspark, installed_version
 from airflow_provider_rfr.timeouts import in_threads, within
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ _MASTER: Final = re.compile(
     r"yarn|local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|(spark|k8s)://[^:/]+.*"
 )
 """What Spark takes for a master."""
+_PASTED: Final = re.compile(r"\brun: |\bwrite |\badd the line |pip install |did you mean |allowed: ")
+"""What a remedy has that can be pasted: a command, or a value to write."""
 _REPLACED_BY_DAG: Final = ("Spark", "catalog", "warehouse", "connection")
 """Checks of connections that the tasks of a DAG name themselves."""
 _CHECKS_OF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -66,10 +70,19 @@ _CHECKS_OF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "control_store_conn_id": ("control store",),
 }
 _CONNECTIONS: Final = ("conn_id", "lake_conn_id", "api_conn_id", "airflow_api_conn_id", "control_store_conn_id")
-_PAGE_REMEDY: Final = "correct the task's source, or the connection that its api_conn_id names"
-_STORE_REMEDY: Final = "correct the connection rfr_control_store, or the option control_store of section [rfr]"
+_STORE_REMEDY: Final = (
+    "correct the connection rfr_control_store, or run: export"
+    " AIRFLOW__RFR__CONTROL_STORE=postgresql+psycopg2://user:password@db.example.com/rfr"
+)
+_EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "spark": {"host": "local[*]"},
+    "rfr_lake": {"host": "sqlite:////data/catalog.db", "extra": {"warehouse": "file:///data/warehouse"}},
+}
+"""Fields of connections by their types, for remedies; all other types are of HTTP."""
 _NO_HOST: Final = "its address has a host or a port that no machine can have"
-_HOST_REMEDY: Final = "correct the trigger's address, or let this machine reach it"
+_HOST_REMEDY: Final = (
+    "write the trigger's address, e.g. url: https://hooks.example.com/orders, or let this machine reach it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ class CheckResult:
     """The result of a check of this machine or of a connection.
 
     :ivar outcome: ``ok``, ``missing``, or ``skipped`` where there is nothing to check
-    :ivar remedy: what to do; of what is missing alone
+    :ivar remedy: a command to run, or a value to write; of what is missing alone
     """
 
     check: str
@@ -87,14 +100,16 @@ class CheckResult:
 
 
 _Check = Callable[[str, Namespace], Iterator[CheckResult]]
-_CHECKS: Final[dict[str, tuple[_Check, str]]] = {}
+_Remedy = Callable[[Namespace], str]
+_CHECKS: Final[dict[str, tuple[_Check, _Remedy]]] = {}
 
 
-def _check(name: str, remedy: str) -> Callable[[_Check], _Check]:
+def _check(name: str, remedy: str | _Remedy) -> Callable[[_Check], _Check]:
     """Add a check under its name, with the remedy of results that have none of their own."""
+    of_args = (lambda args: remedy) if isinstance(remedy, str) else remedy
 
     def add(check: _Check) -> _Check:
-        _CHECKS[name] = check, remedy
+        _CHECKS[name] = check, of_args
         return check
 
     return add
@@ -109,10 +124,10 @@ def doctor(args: Namespace) -> int:
     is_usual = args.dag is None
     checks = {name: check for name, check in _CHECKS.items() if is_usual or name not in _REPLACED_BY_DAG}
     if not is_usual:
-        checks["DAG"] = _dag, "see airflow dags list-import-errors"
+        checks["DAG"] = _dag, lambda args: "run: airflow dags list-import-errors"
     findings = []
     for name, (check, remedy) in checks.items():
-        for finding in _checked(name, remedy, check(name, args)):
+        for finding in _checked(name, remedy(args), check(name, args)):
             findings.append(finding)
             if args.output not in ("json", "yaml"):
                 _show(finding)
@@ -129,15 +144,20 @@ def _checked(name: str, remedy: str, findings: Iterator[CheckResult]) -> Iterato
         yield from findings
     except (PreflightError, CatalogError) as error:
         text, _, own = str(error).partition("; ")
-        yield CheckResult(name, _MISSING, text, own or remedy)
+        yield CheckResult(name, _MISSING, text, _pasted(own, remedy))
     except ConfigurationError as error:
         for problem in error.problems:
             words = [word for word in (problem.place, problem.field, problem.problem) if word and word != name]
-            yield CheckResult(name, _MISSING, ": ".join(words), problem.remedy or remedy)
+            yield CheckResult(name, _MISSING, ": ".join(words), _pasted(problem.remedy, remedy))
     except RfrError as error:
         yield CheckResult(name, _MISSING, str(error), remedy)
     except Exception as error:  # noqa: BLE001 - whatever fails is a finding; texts of others may hold secrets
         yield CheckResult(name, _MISSING, f"it failed with {type(error).__name__}", remedy)
+
+
+def _pasted(own: str, remedy: str) -> str:
+    """Return an error's own remedy, with a check's one where it has neither a command nor a value."""
+    return own if _PASTED.search(own) else "; ".join(filter(None, (own, remedy)))
 
 
 def _show(finding: CheckResult) -> None:
@@ -152,7 +172,7 @@ def _show(finding: CheckResult) -> None:
         say(finding.remedy)
 
 
-@_check("versions", f"pip install --upgrade {_PACKAGE}")
+@_check("versions", f"run: pip install --upgrade {_PACKAGE}")
 def _versions(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Check that the installed packages are those that this package requires."""
     needed = _requirements()
@@ -174,7 +194,7 @@ def _versions(name: str, args: Namespace) -> Iterator[CheckResult]:
             problem = f"{requirement.name} is {version or 'not there'}"
             # By name: several extras may ask for it.
             wrong[requirement.name] = CheckResult(
-                name, _MISSING, problem, f"pip install '{requirement.name}{requirement.specifier}'"
+                name, _MISSING, problem, f"run: pip install '{requirement.name}{requirement.specifier}'"
             )
     yield from wrong.values()
     if not wrong:
@@ -198,25 +218,25 @@ def _requirements() -> list[Requirement]:
         return []
 
 
-@_check("Java", "install Java 17 or 21, or set JAVA_HOME to one")
+@_check("Java", JAVA_REMEDY)
 def _java(name: str, args: Namespace) -> Iterator[CheckResult]:
     yield CheckResult(name, _OK, check_java())
 
 
-@_check("pyspark", f"pip install '{_PACKAGE}[spark41]'")
+@_check("pyspark", f"run: pip install '{_PACKAGE}[spark41]'")
 def _pyspark(name: str, args: Namespace) -> Iterator[CheckResult]:
     version = check_pyspark()
     check_localhost()
     asked = next((requirement for requirement in _requirements() if requirement.name == "pyspark"), None)
     if version and asked is not None and not asked.specifier.contains(version, prereleases=True):
-        yield CheckResult(name, _MISSING, f"pyspark is {version}", f"pip install '{_PACKAGE}[spark41]'")
+        yield CheckResult(name, _MISSING, f"pyspark is {version}", f"run: pip install '{_PACKAGE}[spark41]'")
     else:
         yield CheckResult(
             name, _OK, f"pyspark {version}" if version else "no pyspark here, so Spark has to be elsewhere"
         )
 
 
-@_check("Spark", "correct the connection of type spark")
+@_check("Spark", lambda args: _remedy_of_connection(args.spark_conn_id, "spark"))
 def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Check the connection, its master, ``spark-submit``, and that a standalone master listens."""
     from airflow_provider_rfr.connections.airflow.lookup import connection_named, extras_of, require_type
@@ -234,17 +254,16 @@ def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
     scheme = "" if host and ("://" in host or not connection.port) else "spark://"
     master = f"{scheme}{host}" + (f":{connection.port}" if connection.port else "")
     if not _MASTER.fullmatch(master):
-        remedy = (
-            "let its host be yarn, local[*], spark://host or k8s://https://host, e.g. airflow connections add"
-            f" {args.spark_conn_id} --conn-type spark --conn-host 'spark://host' --conn-port 7077"
-        )
+        known = "let its host be yarn, local[*], spark://host:7077 or k8s://https://host"
+        remedy = f"{known}; {_remedy_of_connection(args.spark_conn_id, 'spark')}"
         shown = without_credentials(master).partition("?")[0]
         problem = f"{args.spark_conn_id} leads to {shown!r}, which Spark does not know as a master"
         yield CheckResult(name, _MISSING, problem, remedy)
         return
     master = without_credentials(master)
     if master.startswith("spark://") and (silence := _why_no_master_listens(master)) is not None:
-        yield CheckResult(name, _MISSING, f"nothing listens at {master}: {silence}", "start the master, or correct it")
+        remedy = f"start the master, or {_remedy_of_connection(args.spark_conn_id, 'spark')}"
+        yield CheckResult(name, _MISSING, f"nothing listens at {master}: {silence}", remedy)
         return
     yield CheckResult(name, _OK, f"{args.spark_conn_id} leads to {master}")
 
@@ -266,7 +285,10 @@ def _why_no_master_listens(master: str) -> str | None:
     return problem
 
 
-@_check("catalog", "check that it runs and can be reached from here, or correct the lake's connection")
+@_check(
+    "catalog",
+    lambda args: _remedy_of_connection(args.lake_conn_id, "rfr_lake"),
+)
 def _catalog(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.hooks.lake import LakeHook, namespaces_in_words
 
@@ -278,7 +300,10 @@ def _catalog(name: str, args: Namespace) -> Iterator[CheckResult]:
     yield CheckResult(name, _OK, f"{args.lake_conn_id} has {namespaces_in_words(count)}")
 
 
-@_check("warehouse", "let this machine write there, or correct the warehouse in the lake's connection")
+@_check(
+    "warehouse",
+    lambda args: f"let this machine write there; {_remedy_of_connection(args.lake_conn_id, 'rfr_lake')}",
+)
 def _warehouse(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.hooks.lake import LakeHook
 
@@ -297,7 +322,7 @@ def _warehouse(name: str, args: Namespace) -> Iterator[CheckResult]:
         yield CheckResult(name, _SKIPPED, "its name is the catalog's own, so only a refresh can write there")
 
 
-@_check("connection", "airflow db check says whether Airflow's database can be used")
+@_check("connection", "run: airflow db check")
 def _connections(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Try each connection of our types as its test button does; the named lake has checks of its own."""
     from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
@@ -313,9 +338,9 @@ def _connections(name: str, args: Namespace) -> Iterator[CheckResult]:
         connections = connections_of_types(kinds)
     except SQLAlchemyError as error:
         if isinstance(error, ProgrammingError) or "no such table" in str(error):
-            yield CheckResult(name, _MISSING, "Airflow's database has no tables", "airflow db migrate makes them")
+            yield CheckResult(name, _MISSING, "Airflow's database has no tables", "run: airflow db migrate")
         else:
-            yield CheckResult(name, _MISSING, "Airflow's database does not answer", "see airflow db check")
+            yield CheckResult(name, _MISSING, "Airflow's database does not answer", "run: airflow db check")
         return
     others = sorted((conn_id, kind) for conn_id, kind in connections.items() if conn_id != args.lake_conn_id)
     if not others:
@@ -330,21 +355,23 @@ def _connections(name: str, args: Namespace) -> Iterator[CheckResult]:
 def _of_trial(conn_id: str, kind: str, trial: tuple[bool, str]) -> CheckResult:
     works, message = trial
     problem, _, own = message.partition("; ")
-    remedy = own or _remedy_of_connection(conn_id, problem)
+    remedy = own or _remedy_of_connection(conn_id, kind, problem)
     return CheckResult(f"connection {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
 
 
-def _remedy_of_connection(conn_id: str, problem: str) -> str:
+def _remedy_of_connection(conn_id: str, kind: str, problem: str = "") -> str:
+    """Return the command that corrects the connection, where it is stored."""
     from airflow_provider_rfr.connections.airflow.lookup import CONNECTION_VARIABLE
 
     variable = f"{CONNECTION_VARIABLE}{conn_id.upper()}"
+    fields = _EXAMPLES.get(kind, {"host": "https://api.example.com", "password": "..."})
     if variable in os.environ:
-        return f"correct the environment variable {variable}"
+        return f"run: export {variable}='{json.dumps({'conn_type': kind, **fields})}'"
     command = f'airflow rfr connection alter "ALTER CONNECTION {conn_id} SET (%s)"'
     if re.search(r"\b40[13]\b", problem):
         command = 'NEW_PASSWORD="..." ' + command % "password = SECRET 'env:NEW_PASSWORD'"
     else:
-        command %= "host = '...'"
+        command %= f"host = '{fields['host']}'"
     return f"correct it under Admin > Connections, or run: {command}"
 
 
@@ -396,17 +423,17 @@ def _triggers(args: Namespace) -> TriggerBlock | None:
         return None
     if (problem := why_no_file(path)) is not None:
         field = "--triggers" if args.triggers else "RFR_TRIGGERS_FILE"
-        raise ConfigurationError(field, f"{path}: {problem}", f"correct {field}")
+        raise ConfigurationError(field, f"{path}: {problem}", f"write the path of a triggers file in {field}")
     try:
         return check_triggers(path)
     except TriggerConfigError as error:
-        remedy = f"see airflow rfr triggers validate {path}"
+        remedy = f"run: airflow rfr triggers validate {path}"
         raise ConfigurationError.of(
             replace(problem, remedy=problem.remedy or remedy) for problem in error.problems
         ) from None
 
 
-@_check("triggers file", "airflow rfr triggers validate FILE says what is wrong")
+@_check("triggers file", "run: airflow rfr triggers validate FILE")
 def _triggers_file(name: str, args: Namespace) -> Iterator[CheckResult]:
     block = _triggers(args)
     if block is None:
@@ -415,7 +442,7 @@ def _triggers_file(name: str, args: Namespace) -> Iterator[CheckResult]:
         yield CheckResult(name, _OK, f"nothing wrong, triggers: {len(block.endpoints)}")
 
 
-@_check("sealed keys", "set SOPS_AGE_KEY_FILE to the file with the key")
+@_check("sealed keys", "run: export SOPS_AGE_KEY_FILE=FILE, the file with the key")
 def _sealed_keys(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.webhooks.sealing import open_sealed
 
@@ -433,7 +460,7 @@ def _sealed_keys(name: str, args: Namespace) -> Iterator[CheckResult]:
         yield CheckResult(name, _OK, "a key of this machine opens the triggers file")
 
 
-@_check("webhook", "airflow rfr triggers validate FILE says what is wrong")
+@_check("webhook", "run: airflow rfr triggers validate FILE")
 def _webhook_hosts(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.webhooks.sealing import open_sealed
 
@@ -459,7 +486,7 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> CheckResult:
         address = urlsplit(call.url)
         place = address.hostname or "", address.port or (443 if address.scheme == "https" else 80)
     except ConfigurationError as error:
-        return CheckResult(name, _MISSING, f"{error.field}: {error.problem}", error.remedy or _HOST_REMEDY)
+        return CheckResult(name, _MISSING, f"{error.field}: {error.problem}", _pasted(error.remedy, _HOST_REMEDY))
     except ValueError:
         return CheckResult(name, _MISSING, _NO_HOST, _HOST_REMEDY)
     try:
@@ -467,7 +494,8 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> CheckResult:
             connect(*place).close()
     except AddressRefused as error:
         problem, _, remedy = str(error).partition("; ")
-        return CheckResult(name, _MISSING, problem, remedy or _HOST_REMEDY)
+        opened = f"run: export AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS={call.host}, with the hosts that it has"
+        return CheckResult(name, _MISSING, problem, _pasted(remedy, opened) if remedy else _HOST_REMEDY)
     except UnicodeError:
         return CheckResult(name, _MISSING, _NO_HOST, _HOST_REMEDY)
     except OSError as error:
@@ -498,7 +526,7 @@ def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
                 tried.add((field, conn_id))
                 yield from _connection_of_task(field, conn_id)
         if isinstance(task, ResumableFullRefreshOperator):
-            yield from _checked(check, _PAGE_REMEDY, _first_pages(check, task))
+            yield from _checked(check, _remedy_of_page(task), _first_pages(check, task))
 
 
 def _connection_of_task(field: str, conn_id: str) -> Iterator[CheckResult]:
@@ -515,7 +543,7 @@ def _connection_of_task(field: str, conn_id: str) -> Iterator[CheckResult]:
     args = Namespace(spark_conn_id=conn_id, lake_conn_id=conn_id, control_store_conn_id=conn_id)
     for name in _CHECKS_OF_FIELDS[field]:
         check, remedy = _CHECKS[name]
-        yield from _checked(name, remedy, check(name, args))
+        yield from _checked(name, remedy(args), check(name, args))
 
 
 def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[CheckResult]:
@@ -537,10 +565,25 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Chec
     source = settings.completed(shipped_source(task.source, file_folders(task)))
     for stream in stream_names(task.streams):
         check = f"{name}, stream {stream}"
-        yield from _checked(check, _PAGE_REMEDY, _first_page(check, source, stream, task.api_conn_id))
+        yield from _checked(check, _remedy_of_page(task, stream), _first_page(check, source, stream, task))
 
 
-def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: str | None) -> Iterator[CheckResult]:
+def _remedy_of_page(task: ResumableFullRefreshOperator, stream: str = "") -> str:
+    """Return the command that reads the page again, if the source is a file, else the one of the connection."""
+    written = task.source if isinstance(task.source, Mapping) else {}
+    file = written.get("file") or written.get("manifest")
+    if isinstance(file, (str, Path)):
+        words = ["airflow", "rfr", "source", "check", str(file), stream]
+        words += ["--api-conn-id", task.api_conn_id] if task.api_conn_id else []
+        return f"correct {file}, and run: {shlex.join(filter(None, words))}"
+    if task.api_conn_id:
+        return f"correct the task's source, or {_remedy_of_connection(task.api_conn_id, 'rfr_api')}"
+    return f"correct the task's source, and run: airflow rfr doctor --dag {task.dag_id}"
+
+
+def _first_page(
+    name: str, source: Mapping[str, Any], stream: str, task: ResumableFullRefreshOperator
+) -> Iterator[CheckResult]:
     """Read the first page of the stream's first partition and check it for the primary key; no rows are written."""
     from airflow_provider_rfr.hooks.api import read_first_page
     from airflow_provider_rfr.refresh.pages import check_key_of_page
@@ -548,7 +591,9 @@ def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: 
     try:
         paged, page = read_first_page(source, stream)
     except AuthenticationError as error:
-        remedy = _remedy_of_connection(api_conn_id, "401") if api_conn_id else _PAGE_REMEDY
+        remedy = _remedy_of_page(task, stream)
+        if task.api_conn_id:
+            remedy = _remedy_of_connection(task.api_conn_id, "rfr_api", "401")
         yield CheckResult(name, _MISSING, str(error), remedy)
         return
     if page is None:

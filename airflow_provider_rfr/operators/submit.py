@@ -230,7 +230,7 @@ def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]
     """
     home = environ.get("SPARK_HOME")
     if home and not Path(home, "bin").is_dir():
-        raise PreflightError(f"no Spark was found in SPARK_HOME, {home}; correct it, or unset it")
+        raise PreflightError(f"no Spark was found in SPARK_HOME, {home}; correct it, or run: unset SPARK_HOME")
     scripts = Path(home) / "bin" if home else Path(sys.executable).parent
     on_path = shutil.which(binary, path=environ.get("PATH"))
     ours = scripts / binary

@@ -160,5 +160,5 @@ def test_a_refresh_by_plain_python_says_what_an_operator_says_where_java_is_miss
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     message = json.loads(done.stdout.splitlines()[-1])["error"]["message"]
-    remedy = "correct JAVA_HOME or unset it, or install Java 17 or 21"
+    remedy = "run: unset JAVA_HOME, or set it to a Java 17 or 21"
     assert message == f"no Java was found in JAVA_HOME, {tmp_path}/gone; {remedy}"
