@@ -482,6 +482,17 @@ _LOAD = _command(
     example="shop_load.yaml",
 )
 
+_INIT = _command(
+    "init",
+    "Write a source, a DAG, webhooks and connections to begin with; no file is overwritten",
+    _file("folder", "Folder to write into (default: Airflow's DAG folder)", metavar="FOLDER", nargs="?"),
+    _file("--from-manifest", "A manifest of Airbyte to load from (default: the package's sample API)"),
+    _repeated("--dag", "NAME", "Copy this ready DAG alone; may be repeated (default: none)"),
+    ARG_OUTPUT,
+    group="init",
+    example="dags/shop",
+)
+
 _VERSION = _command(
     "version", "Print the versions of this package, Airflow, Spark and Iceberg", ARG_OUTPUT, group="version"
 )
@@ -499,4 +510,4 @@ def get_rfr_commands() -> list[GroupCommand]:
     )
     subgroups = [_group(*group) for group in groups]
     help = "Load tables from APIs, send commit webhooks, migrate objects, change connections"
-    return [_group("rfr", help, (_DOCTOR, _LOAD, _BUNDLE, _VERSION, *subgroups))]
+    return [_group("rfr", help, (_INIT, _DOCTOR, _LOAD, _BUNDLE, _VERSION, *subgroups))]

@@ -1,0 +1,182 @@
+"""``airflow rfr init``: write the files of a first load, or copy ready DAGs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from airflow_provider_rfr.cli.common import command, plain, print_data
+from airflow_provider_rfr.documents import suggestion
+from airflow_provider_rfr.exceptions import ConfigurationError, Problem
+
+_TEMPLATES: Final = Path(__file__).with_name("templates")
+_PACKAGE: Final = Path(__file__).parents[1]
+_SAMPLE: Final = {"conn_type": "rfr_api", "host": "http://127.0.0.1:8091", "password": "any-key"}
+_SECRET: Final = "write the secret here"
+
+
+@command
+def init(args: Namespace) -> None:
+    """Write the files and print the next steps; nothing is written if one of the files exists."""
+    from airflow.configuration import conf
+
+    folder = args.folder or Path(conf.get("core", "dags_folder"))
+    if args.dag and args.from_manifest:
+        raise ConfigurationError("--from-manifest", "does not go with --dag", "call init for each of them")
+    if args.dag:
+        files, steps = dict(map(_ready_dag, args.dag)), []
+    elif args.from_manifest:
+        files, steps = _of_manifest(args.from_manifest, folder)
+    else:
+        files, steps = _of_sample(folder)
+    paths = _write(folder, files)
+    if not print_data({"files": list(map(str, paths)), "next": [step for _, step in steps]}, args):
+        print(*(plain(f"wrote {path}") for path in paths), sep="\n")
+        for number, (purpose, step) in enumerate(steps, 1):
+            print(f"\n{number}. {plain(purpose)}:\n   {plain(step)}")
+
+
+def _ready_dag(name: str) -> tuple[str, str]:
+    """Return the name and the text of the file of a ready DAG.
+
+    :raises ConfigurationError: there is no such DAG
+    """
+    # Inside the package where it was installed, next to it in a clone.
+    folder = next(path for path in (_PACKAGE / "dags", _PACKAGE.parent / "dags") if path.is_dir())
+    names = sorted(path.stem for path in folder.glob("[!_]*.py"))
+    if name not in names:
+        raise ConfigurationError("--dag", f"there is no ready DAG {name!r}", suggestion(name, names))
+    return f"{name}.py", (folder / f"{name}.py").read_text(encoding="utf-8")
+
+
+_Scaffold = tuple[dict[str, str], list[tuple[str, str]]]
+
+
+def _of_sample(folder: Path) -> _Scaffold:
+    """Return files that load the sample API as they are, by name, and the next steps, each with its purpose."""
+    files = {"shop.yaml": (_TEMPLATES / "shop.yaml").read_text(encoding="utf-8")}
+    files |= _common_files("shop", _SAMPLE, {"file": "shop.yaml"}, ["customers", "orders"])
+    sample = "python -m airflow_provider_rfr.sample_api --port 8091"
+    purpose = f"Make the connections; they lead to the sample API, which another terminal runs ({sample})"
+    check = f"airflow rfr source check {_word(folder / 'shop.yaml')} --api-conn-id shop_api"
+    return files, _steps("shop", folder, purpose, check)
+
+
+def _of_manifest(manifest: Path, folder: Path) -> _Scaffold:
+    """Return files that load the streams of a manifest, by name, and the next steps, each with its purpose.
+
+    :raises ConfigurationError: the manifest can't be read
+    """
+    from airflow_provider_rfr.streams.airbyte.source import check_manifest, whole_manifest
+    from airflow_provider_rfr.streams.airbyte.spec import specification, stand_ins
+
+    written = whole_manifest({"manifest": manifest})["manifest"]
+    config = stand_ins(specification(written))
+    # All of them: with the user's own values more can be read than with made-up ones.
+    streams = [report.name for report in check_manifest({"manifest": written, "config": config})]
+    name = _name_of(manifest)
+    copy = f"{name}{manifest.suffix}"
+    files = {copy: manifest.read_text(encoding="utf-8")}
+    files |= _common_files(name, _connection(config, specification(written)), {"manifest": copy}, streams)
+    purpose = f"Write your values into {folder / 'connections.yaml'}, and make the connections"
+    check = f"airflow rfr source check {_word(folder / copy)} --api-conn-id {name}_api"
+    return files, _steps(name, folder, purpose, check)
+
+
+def _name_of(manifest: Path) -> str:
+    """Return a name for the DAG: that of the file, or of the connector's folder, as an identifier."""
+    stem = manifest.resolve().parent.name if manifest.stem == "manifest" else manifest.stem
+    return re.sub(r"\W+", "_", stem.lower().removeprefix("source-"), flags=re.ASCII).strip("_") or "source"
+
+
+def _connection(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a connection with made-up values for the fields of a manifest's configuration."""
+    from airflow_provider_rfr.streams.airbyte.spec import connection_field, secret_places
+
+    connection: dict[str, Any] = {"conn_type": "rfr_api"}
+    secrets = set(secret_places(spec, config))
+    for place, value in _leaves(config):
+        *above, last = connection_field(place, secret=place in secrets).split(".")
+        inner = connection
+        for key in above:
+            inner = inner.setdefault(key, {})
+        inner[last] = _SECRET if place in secrets else value
+    return connection
+
+
+def _leaves(config: Mapping[str, Any], *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, *above, name)
+        else:
+            yield (*above, name), value
+
+
+def _common_files(
+    name: str, connection: Mapping[str, Any], source: Mapping[str, str], streams: list[str]
+) -> dict[str, str]:
+    [(key, file)] = source.items()
+    api = yaml.safe_dump({f"{name}_api": dict(connection)}, sort_keys=False, allow_unicode=True).rstrip()
+    values = {"name": name, "key": key, "file": file, "streams": map(_quoted, streams), "api": api}
+    return {
+        f"{name}.py": _rendered("dag.py", values),
+        "triggers.yaml": _rendered("triggers.yaml", values),
+        "connections.yaml": _rendered("connections.yaml", values),
+    }
+
+
+def _quoted(text: str) -> str:
+    """Return a Python literal, in double quotes where that needs no escapes."""
+    return f'"{text}"' if text.isprintable() and not {'"', "\\"} & set(text) else repr(text)
+
+
+def _rendered(template: str, values: Mapping[str, Any]) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    # The files are Python and YAML, not HTML.
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )
+    return environment.get_template(f"{template}.jinja").render(values)
+
+
+def _steps(name: str, folder: Path, connections: str, check: str) -> list[tuple[str, str]]:
+    load = f"airflow dags test {name}"
+    return [
+        (connections, f"mkdir -p /tmp/rfr && airflow connections import {_word(folder / 'connections.yaml')}"),
+        ("Read the first page of each stream", check),
+        (f"Load the tables; {folder} has to be in Airflow's DAG folder", load),
+    ]
+
+
+def _word(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write the files; none of them if one exists already.
+
+    :raises ConfigurationError: with every file that exists, or for a folder that can't be written
+    """
+    paths = [folder / name for name in files]
+    remedy = "name another folder, or move the file away"
+    if existing := [
+        Problem(str(path), "exists already, and is not overwritten", remedy) for path in paths if path.exists()
+    ]:
+        raise ConfigurationError.of(existing)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in zip(paths, files.values(), strict=True):
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        raise ConfigurationError(
+            str(error.filename or folder), f"can't be written: {error.strerror}", "name another folder"
+        ) from None
+    return paths
