@@ -7,10 +7,11 @@ CHAOS_ARGS ?= --kills 1000 --seed 1
 MIGRATIONS_CHAOS_ARGS ?= --kills 100 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo screenshots check test test-all tests messages lint format bench bench-peers bench-chart chaos matrix migrations-chaos setup lock clean
+.PHONY: help demo docs screenshots check test test-all tests messages lint format bench bench-peers bench-chart chaos matrix migrations-chaos setup lock clean
 
 help:
 	@echo "make demo    kill a refresh half way, resume it by Airflow's retry, and publish it whole"
+	@echo "make docs    build the site of docs/ into build/site; dead links, missing anchors and orphan pages fail"
 	@echo "make screenshots  take the pictures in docs/images of a running Airflow; needs Chromium"
 	@echo "make check   run the linters, and all tests without Spark, Airflow and servers; some minutes"
 	@echo "make test    run these, and some tests with Spark, Airflow and servers; a quarter of an hour. PYTEST_ARGS go to pytest"
@@ -30,6 +31,9 @@ help:
 
 demo: setup
 	@$(RUN) python -m demo.run
+
+docs: setup
+	@$(RUN) scripts/docs.sh
 
 screenshots: setup
 	@scripts/packages.sh chromium
@@ -55,6 +59,7 @@ tests:
 messages: setup
 	@scripts/packages.sh postgresql
 	@$(RUN) python -m pytest tests/unit -n 3 --dist worksteal --snapshot-update $(PYTEST_ARGS)
+	@$(RUN) python -m scripts.troubleshooting
 
 lint: setup
 	@$(RUN) ruff check .

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -60,6 +61,27 @@ def receiver() -> Iterator[Any]:
 
     with Receiver() as endpoint:
         yield endpoint
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """The machine's Chromium, without a window."""
+    program = shutil.which("chromium")
+    if program is None:
+        reason = "Chromium is not installed (package chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import expect, sync_playwright
+
+    from tests.soon import PATIENCE
+
+    expect.set_options(timeout=PATIENCE * 1000)
+    with sync_playwright() as playwright:
+        # Its sandbox needs rights that root and containers do not have; it opens pages of the tests alone.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 # So that a message that differs is shown with its difference.

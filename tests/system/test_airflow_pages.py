@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, FrameLocator, Page, expect
 
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -26,22 +24,6 @@ HOSTILE = "raw.<script>document.title='broken in'</script>"
 DAG, SYNC = "on_demand", "incremental_sync"
 TOTAL = SIZES.partitions * SIZES.pages
 SomebodyAt = Callable[[str], AbstractContextManager[Page]]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        reason = "Chromium is not installed (package chromium)"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    expect.set_options(timeout=PATIENCE * 1000)
-    with sync_playwright() as playwright:
-        # Its sandbox needs rights that root and containers do not have; it opens these pages alone.
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
