@@ -29,8 +29,9 @@ def init(args: Namespace) -> None:
     folder = args.folder or Path(conf.get("core", "dags_folder"))
     if args.dag and args.from_manifest:
         raise ConfigurationError("--from-manifest", "does not go with --dag", "call init for each of them")
+    steps: list[tuple[str, str]] = []
     if args.dag:
-        files, steps = dict(map(_ready_dag, args.dag)), []
+        files = dict(map(_ready_dag, args.dag))
     elif args.from_manifest:
         files, steps = _of_manifest(args.from_manifest, folder)
     else:

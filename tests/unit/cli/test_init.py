@@ -45,6 +45,14 @@ def test_scripts_get_files_and_commands_as_json(command: Rfr, tmp_path: Path) ->
     assert [step.split()[0] for step in told["next"]] == ["mkdir", "airflow", "airflow"]
 
 
+def test_get_started_has_the_commands_that_it_prints(command: Rfr, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "get_started.md").read_text()
+    for step in command("init", tmp_path, "--json").json["next"]:
+        assert f"\n$ {step.replace(str(tmp_path), '$AIRFLOW_HOME/dags')}\n" in page
+    assert "\n$ python -m airflow_provider_rfr.sample_api --port 8091\n" in page
+    assert {name for name in WRITTEN if f"\n| `{name}` |" in page} == WRITTEN
+
+
 def test_the_dags_parse(command: Rfr, tmp_path: Path) -> None:
     command("init", tmp_path)
     command("init", tmp_path, "--dag", "deliver_webhooks", "--dag", "full_refresh")
