@@ -65,19 +65,14 @@ class Interpreter:
     @property
     def config(self) -> Mapping[str, Any]:
         """Return the configuration as the manifest's rules have changed it."""
-        found: Mapping[str, Any] = self._source._config
-        return found
+        config: Mapping[str, Any] = self._source._config
+        return config
 
     @property
     def listings(self) -> list[Mapping[str, Any]]:
         """Return the definitions of streams that the API is asked for."""
         dynamic = self._source._source_config.get("dynamic_streams") or []
         return [stream for stream in dynamic if stream["components_resolver"].get("type") == "HttpComponentsResolver"]
-
-    def declares(self, name: str | None) -> bool:
-        """Tell whether the manifest itself has a stream of this name."""
-        static = self._source._stream_configs(self.definition)
-        return any(stream.get("name") == name for stream in static)
 
     @cached_property
     def concurrency(self) -> int | None:
@@ -293,8 +288,8 @@ class Interpreted:
     @cached_property
     def schema(self) -> Mapping[str, Any]:
         """Return the declared schema of the records; for some streams the API is asked for it."""
-        found: Mapping[str, Any] = self._schema_loader.get_json_schema()
-        return found
+        schema: Mapping[str, Any] = self._schema_loader.get_json_schema()
+        return schema
 
     def slices(self) -> Iterator[Any]:
         """Yield the CDK's slices; parents are read for them."""

@@ -24,6 +24,7 @@ from airflow_provider_rfr.streams.airbyte import _guard
 from airflow_provider_rfr.streams.airbyte._cursors import check_names
 from airflow_provider_rfr.streams.airbyte._guard import RequestLog, current_work, guard, redact_logs, share_tokens
 
+# Of the modules that wait between two requests.
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
 _MISSING: Final = "write pip install 'airflow-provider-rfr[airbyte]', on the executors too"
 #: The version in constraints.txt, which all tests run on.
@@ -33,7 +34,7 @@ building: Final = threading.RLock()
 
 
 def cdk_version() -> str:
-    """Return the version of the CDK, which is imported once, and has our own requests put under it.
+    """Return the version of the CDK. The first call imports it, and puts our requests, waits and logs under it.
 
     :raises ConfigurationError: it is not installed
     """
@@ -64,8 +65,10 @@ def _prepared_version() -> str:
 def _put_ours_under_it() -> None:
     """Replace names of the CDK.
 
-    :raises Exception: a name does not exist; its function would not be guarded under another name
+    :raises AttributeError: a name does not exist; its function would not be guarded under another name
+    :raises ImportError: a module does not exist
     """
+    from airbyte_cdk.sources.declarative import concurrent_declarative_source
     from airbyte_cdk.sources.declarative.extractors import dpath_extractor
     from airbyte_cdk.sources.declarative.requesters import http_requester
     from airbyte_cdk.sources.declarative.retrievers import simple_retriever
@@ -80,10 +83,13 @@ def _put_ours_under_it() -> None:
         # What the CDK waits for between two requests ends where the reader is stopped.
         if getattr(module, "time", None) is time:
             module.time = _guard.Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
+    # Most of a second for each source, to parse a file of the CDK itself.
+    schema = cache(concurrent_declarative_source.get_declarative_component_schema)
+    replace_name(concurrent_declarative_source, "get_declarative_component_schema", schema)
     replace_name(dpath_extractor, "dpath", _guard.PlainPaths(dpath_extractor.dpath))
 
-    def combined(found: Any, *more: Any, **named: Any) -> Any:
-        return combine_mappings(found, *more, **named) if any(found) else {}
+    def combined(mappings: Any, *more: Any, **named: Any) -> Any:
+        return combine_mappings(mappings, *more, **named) if any(mappings) else {}
 
     for module in (http_requester, simple_retriever):
         # Eight times for each request, mostly of nothing.

@@ -251,14 +251,14 @@ class _ManifestSource:
         name, declared = interpreted.name, interpreted.declared
 
         def only(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-            streams = {"streams": [definition], "dynamic_streams": []}
+            parts = {"streams": [definition], "dynamic_streams": [], "schemas": {}}
             # Of the parts that are left out, the hosts are still among those that may be asked.
             named = {"definitions": {"hosts": [{"url_base": origin} for origin in sorted(hosts.origins)]}}
-            return {**self._source, "manifest": {**interpreter.definition, **streams, **named}}
+            return {**self._source, "manifest": {**interpreter.definition, **parts, **named}}
 
-        # Executors build it without a request for the list of streams: so all processes use the driver's list, even if
-        # the API's list changes.
-        own_source = self._source if interpreter.declares(name) else only(declared)
+        # The CDK interprets all that it is given, some seconds of a large manifest, and again for each state. Where the
+        # API lists the streams, this also makes all processes use the driver's list.
+        own_source = only(declared)
         changes = declared.get(specs.OF_CHANGES)
         return ManifestStream(
             interpreted,

@@ -179,10 +179,17 @@ def test_a_list_of_streams_is_asked_for_once_a_stream_and_not_by_executors(api: 
         assert copy.read_page({}, None).records == stream.read_page({}, None).records == rows(2, 10)
 
 
-def test_a_stream_of_the_manifest_itself_is_shipped_as_it_is(api: Api) -> None:
+def test_a_stream_is_shipped_without_the_others_and_is_the_same_there(api: Api) -> None:
     source = api.source()
-    shipped = load_stream(source, "links").source_for_executors(source)
-    assert inline_source(shipped) == inline_source(source)
+    stream = load_stream(source, "orders")
+    shipped = through_json(stream.source_for_executors(source))
+    assert list(load_streams(shipped)) == ["orders"]
+    there = load_stream(shipped, "orders")
+    assert there.fingerprint() == stream.fingerprint()
+    assert through_json(there.source_for_executors(shipped)) == shipped
+    slices = through_json(list(stream.stream_slices()))
+    assert through_json(list(there.stream_slices())) == slices
+    assert there.read_page(slices[1], None).records == stream.read_page(slices[1], None).records
 
 
 def test_a_schema_that_the_api_has_is_asked_for_by_the_driver_alone(api: Api) -> None:
