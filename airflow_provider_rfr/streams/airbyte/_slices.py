@@ -135,6 +135,6 @@ def _literal(value: Any, place: str) -> dict[str, str]:
     except (ValueError, SyntaxError):
         same = False
     if not same:
-        problem = f"holds a {type(value).__name__}, which can't be stored"
-        raise ConfigurationError(place, problem, "this stream of the manifest can't be resumed, nor read")
+        problem = f"holds a value of type {type(value).__name__}, which can't be stored"
+        raise ConfigurationError(place, problem, "leave the stream out: no other process could read on")
     return {_LITERAL: text}

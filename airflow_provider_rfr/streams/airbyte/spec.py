@@ -215,7 +215,8 @@ def manifest_problem(error: Any) -> str | None:
         fitting = [cause for cause in error.context if cause.schema_path[0] not in others]
         if not fitting:
             if error.instance.get("type") == "CustomIncrementalSync":
-                return f"{_place(error)}: CustomIncrementalSync is code for airbyte-cdk before 7, which 7 does not run"
+                problem = "CustomIncrementalSync is code for airbyte-cdk before 7, which 7 does not run"
+                return f"{_place(error)}: {problem}: take a newer manifest, or write a DatetimeBasedCursor"
             types = {kind for cause in error.context if cause.validator == "enum" for kind in cause.validator_value}
             return f"{_place(error)}.type: must be one of {', '.join(sorted(types))}"
         error = max(fitting, key=lambda cause: len(cause.absolute_path))
@@ -243,6 +244,7 @@ _TIMES: Final = (
     "12/01/2025",
     "01/12/2025 00:00",
 )
+_TIME_NAME: Final = re.compile(r"date|start|since|until|(^|_)end(_|$)")
 _TEXTS: Final = (
     "made-up",
     "madeup",
@@ -293,7 +295,7 @@ def _text(schema: Mapping[str, Any], name: str) -> str:
     written = schema.get("examples") or []
     examples = [str(example) for example in (written if isinstance(written, list) else [written])]
     pattern = schema.get("pattern") or ""
-    is_time = "date" in str(schema.get("format")) or re.search(r"date|start|since", name) is not None
+    is_time = "date" in str(schema.get("format")) or _TIME_NAME.search(name) is not None
     if is_time and not pattern and examples and re.fullmatch(_DAY_PATTERN, examples[0]):
         return _DAY
     times = (_DAY,) if schema.get("format") == "date" else _TIMES
