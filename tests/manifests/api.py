@@ -17,14 +17,15 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.loopback import LoopbackServer
 from tests.manifests.paging import MadeUpAnswer, MadeUpPaging, place, placed, places_of, rendered
 
 TAG: Final = "X-Made-Up"
 """Header by which a request says which stream of the manifest sends it."""
+FEW: Final = 3
 NOW: Final = "2026-01-01T00:00:00+00:00"
 _PROPERTIES: Final = 12
 _DEPTH: Final = 2
@@ -46,10 +47,17 @@ class MadeUpEndpoint:
 
     :param node: the stream, without references
     :param wanted: paths in a record that other streams read
+    :param most: records of a page; None for as many as the paginator asks for
     """
 
-    def __init__(self, node: Mapping[str, Any], wanted: Sequence[Sequence[str]], config: Mapping[str, Any]) -> None:
-        self._node, self._config = node, config
+    def __init__(
+        self,
+        node: Mapping[str, Any],
+        wanted: Sequence[Sequence[str]],
+        config: Mapping[str, Any],
+        most: int | None = None,
+    ) -> None:
+        self._node, self._config, self._most = node, config, most
         retriever = node["retriever"]
         self._parameters = {**node.get("$parameters", {}), **retriever.get("$parameters", {})}
         extractor = retriever.get("record_selector", {}).get("extractor", {})
@@ -85,6 +93,7 @@ class MadeUpEndpoint:
         return self._answers[key]
 
     def _answer(self, page: int, count: int) -> MadeUpAnswer:
+        count = min(count, self._most or count)
         records = [self._record(page * 10_000 + number) for number in range(1, count + 1)]
         body = _wrapped(self._path, records)
         if self._path[:1] == ["*"]:
@@ -205,7 +214,7 @@ def _encoded(body: Any, decoder: Mapping[str, Any]) -> bytes:
     return json.dumps(body).encode()
 
 
-class MadeUpApi:
+class MadeUpApi(LoopbackServer):
     """The server; ``endpoints`` are told to it by their tags, and whatever has none is asked for a credential.
 
     :param is_long: whether ten times as many requests may be sent
@@ -218,35 +227,14 @@ class MadeUpApi:
         self.endpoints: dict[str, MadeUpEndpoint] = {}
         self.credentials: dict[str, Any] = {"access_token": "made-up-token", "expires_in": 3600}
         self._asked: list[SentRequest] = []
-        api = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_GET(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                request = SentRequest(
-                    headers.get(TAG.lower(), ""), self.command, self.path, headers, self.rfile.read(length)
-                )
-                status, content, more = api.answer(request)
-                self.send_response(status)
-                for name, value in {"Content-Type": "application/json", **more}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_POST = do_PUT = do_PATCH = do_GET
-
-            def log_message(self, *arguments: Any) -> None:
-                return None
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+    def respond(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        headers = {name.lower(): value for name, value in headers.items()}
+        status, content, more = self.answer(SentRequest(headers.get(TAG.lower(), ""), method, target, headers, body))
+        return status, content, {"Content-Type": "application/json", **more}
 
     def answer(self, request: SentRequest) -> tuple[int, bytes, Mapping[str, str]]:
         endpoint = self.endpoints.get(request.tag)

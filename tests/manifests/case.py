@@ -71,7 +71,11 @@ class Oracle:
             source._message_repository = source._constructor._message_repository = NoopMessageRepository()
             self.streams = {stream.name: stream for stream in source.streams(source._config)}
 
-    def _source(self, states: Sequence[Any]) -> Any:
+    def _source(self, states: Sequence[Any], only: str | None = None) -> Any:
+        """Return a source.
+
+        :param only: the only stream, to interpret no others; None for all
+        """
         from airbyte_cdk.sources.declarative.concurrent_declarative_source import ConcurrentDeclarativeSource
 
         manifest, config, components = self._made_from
@@ -80,7 +84,7 @@ class Oracle:
         source = ConcurrentDeclarativeSource(
             config=json.loads(json.dumps(config)),
             state=list(states),
-            source_config=json.loads(json.dumps(manifest)),
+            source_config=json.loads(json.dumps(_only(manifest, only))),
             custom_components_trusted=components is not None,
         )
         # Parents are cached in files.
@@ -97,7 +101,7 @@ class Oracle:
         states = [] if state is None else [_cdk._state_message(name, state)]
         records, last = [], {}
         with _cdk.registering():
-            source = self._source(states)
+            source = self._source(states, name)
             for message in source.read(logging.getLogger("airbyte"), source._config, catalog, states):
                 if message.type.name == "RECORD":
                     records.append(plain(message.record.data))
@@ -109,6 +113,12 @@ class Oracle:
         """Number of slices, and records in order."""
         partitions = list(islice(self.streams[name].generate_partitions(), most_slices))
         return len(partitions), [plain(record.data) for part in partitions for record in part.read()]
+
+
+def _only(manifest: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
+    """Return the manifest with that stream alone; with all where it is None, or where the API lists the streams."""
+    streams = [stream for stream in manifest.get("streams") or () if stream.get("name") == name]
+    return {**manifest, "streams": streams, "dynamic_streams": []} if streams else manifest
 
 
 def plain(value: Any) -> Any:
@@ -371,7 +381,7 @@ def run(path: Path, most_slices: int, out: IO[str], *, incremental: bool = False
         config = guessed(manifest, api.url, all_fields=all_fields)
         for _ in range(_MOST_DATES):
             ready = prepared(manifest, api)
-            serve(ready, config, api)
+            serve(ready, config, api, few_parents=incremental)
             stop_the_clock()
             oracle, problem = built(Oracle, ready, config, components)
             if (misread := _MISREAD.search(problem)) is None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from airflow_provider_rfr.streams.airbyte.spec import stand_ins
-from tests.manifests.api import TAG, MadeUpApi, MadeUpEndpoint
+from tests.manifests.api import FEW, TAG, MadeUpApi, MadeUpEndpoint
 from tests.manifests.paging import place, rendered
 
 _ADDRESSES: Final = frozenset({"url_base", "url", "path", "api_url", "token_refresh_endpoint"})
@@ -37,8 +37,11 @@ def prepared(manifest: Mapping[str, Any], api: MadeUpApi) -> dict[str, Any]:
     return {**document, "spec": _local_value(document["spec"], api.url)} if "spec" in document else document
 
 
-def serve(manifest: dict[str, Any], config: Mapping[str, Any], api: MadeUpApi) -> None:
-    """Have the API answer each stream of a prepared manifest, parents too."""
+def serve(manifest: dict[str, Any], config: Mapping[str, Any], api: MadeUpApi, *, few_parents: bool = False) -> None:
+    """Have the API answer each stream of a prepared manifest, parents too.
+
+    :param few_parents: give each page of a parent few records, each of which is a slice in each window of its children
+    """
     streams = [node for node in nodes_of({**manifest, "spec": None}) if isinstance(node.get("retriever"), dict)]
     keys: dict[int, list[list[str]]] = {}
     for node in streams:
@@ -56,7 +59,8 @@ def serve(manifest: dict[str, Any], config: Mapping[str, Any], api: MadeUpApi) -
         if isinstance(requester, dict) and isinstance(headers, dict):
             tag = f"{number}"
             requester["request_headers"] = {**headers, TAG: f"stream-{tag}"}
-            api.endpoints[f"stream-{tag}"] = MadeUpEndpoint(node, keys.get(id(node), []), config)
+            most = FEW if few_parents and id(node) in keys else None
+            api.endpoints[f"stream-{tag}"] = MadeUpEndpoint(node, keys.get(id(node), []), config, most)
     for node in nodes_of(manifest):
         if isinstance(node.get("session_token_path"), list):
             place(api.credentials, node["session_token_path"], "made-up-token")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +22,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionShadowedError,
     ConnectionValidationError,
 )
+from tests.loopback import LoopbackServer
 from tests.unit.messages import raises
 
 CANARY = "canary-0f77a1"
@@ -132,39 +131,24 @@ Answer = tuple[int, dict[str, str], str]
 TOKEN: Answer = (201, {}, json.dumps({"access_token": "t"}))
 
 
-class Server(ThreadingHTTPServer):
+class Server(LoopbackServer):
     """Answers as it is told, and remembers what it was asked."""
 
-    answers: dict[str, Answer]
-    asked: list[str]
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.asked: list[str] = []
+        super().__init__()
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.asked.append(self.path)
-        status, headers, body = self.server.answers.get(self.path, (404, {}, ""))
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    do_PATCH = do_POST
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+    def respond(self, method: str, target: str, headers: object, body: bytes) -> tuple[int, bytes, dict[str, str]]:
+        self.asked.append(target)
+        status, more, text = self.answers.get(target, (404, {}, ""))
+        return status, text.encode(), more
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
-    made = Server(("127.0.0.1", 0), Handler)
-    made.asked = []
-    threading.Thread(target=made.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{made.server_port}"
-    settings = {"conn_type": "rfr_http", "host": address, "login": "me", "password": "canary"}
+    made = Server()
+    settings = {"conn_type": "rfr_http", "host": made.url, "login": "me", "password": "canary"}
     monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps(settings))
 
     def answering(**answers: Answer) -> Server:
@@ -172,8 +156,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
         return made
 
     yield answering
-    made.shutdown()
-    made.server_close()
+    made.close()
 
 
 def test_what_is_sent_to_airflow_goes_nowhere_else(server: Callable[..., Server]) -> None:
@@ -195,7 +178,7 @@ def test_what_is_not_airflow_is_told_in_a_line(server: Callable[..., Server], bo
 def test_other_types_that_name_an_address_serve_too(
     server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, conn_type: str
 ) -> None:
-    address = f"http://127.0.0.1:{server(auth__token=TOKEN).server_port}"
+    address = server(auth__token=TOKEN).url
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": conn_type, "host": address, "login": "me"}))
     assert AirflowApi("other").is_there()
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from tests.loopback import LoopbackServer
 
 
 @pytest.fixture
@@ -52,18 +51,10 @@ def repeated(method: Callable[..., Any], *arguments: Any) -> Any:
 def rest_server(answer: Callable[[str], Any]) -> Iterator[str]:
     """Serve what the function returns for a path, as JSON; yield the server's address."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(answer(self.path)).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    class Server(LoopbackServer):
+        def respond(self, method: str, target: str, headers: object, body: bytes) -> tuple[int, bytes, dict[str, str]]:
+            return 200, json.dumps(answer(target)).encode(), {}
 
-        def log_message(self, *arguments: object) -> None:
-            """Keep quiet."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    server = Server()
+    yield server.url
+    server.close()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.loopback import LoopbackServer
 from tests.soon import wait_until
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
@@ -22,7 +21,7 @@ def moment(hours: float) -> str:
     return (START + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class ChangingApi:
+class ChangingApi(LoopbackServer):
     """Collections of records by path: those with ``updated_at`` from ``since`` to ``until``, five a page.
 
     :ivar newest_first: whether the newest record comes first, as in a feed
@@ -35,34 +34,16 @@ class ChangingApi:
         self.newest_first = False
         self.asked: list[str] = []
         self.seconds = 0.0
-        api = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_GET(self) -> None:
-                api.asked.append(self.path)
-                time.sleep(api.seconds)
-                parts = urlsplit(self.path)
-                content = json.dumps({"data": api.page(parts.path, dict(parse_qsl(parts.query)))}).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *arguments: Any) -> None:
-                return None
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def respond(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        self.asked.append(target)
+        time.sleep(self.seconds)
+        parts = urlsplit(target)
+        content = json.dumps({"data": self.page(parts.path, dict(parse_qsl(parts.query)))}).encode()
+        return 200, content, {"Content-Type": "application/json"}
 
     def wait_for_requests(self, count: int) -> None:
         wait_until(lambda: len(self.asked) >= count)

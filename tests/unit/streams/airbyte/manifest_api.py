@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import yaml
+
+from tests.loopback import LoopbackServer
 
 MANIFESTS = Path(__file__).parent / "manifests"
 SHOP = MANIFESTS / "shop.yaml"
@@ -99,7 +99,7 @@ def shop_with(*names: str) -> dict[str, Any]:
     return manifest
 
 
-class Api:
+class Api(LoopbackServer):
     """Counts requests in order; ``answer`` may be replaced, and is given path, query and its own address.
 
     :ivar serve: answers instead, and is given the whole request
@@ -112,31 +112,16 @@ class Api:
         self.serve: Callable[[Asked], Answer] | None = None
         self.headers: list[dict[str, str]] = []
         self.answer: Callable[[str, Mapping[str, str], str], Answer] = shop
-        api = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                api.asked.append(self.path)
-                api.headers.append(dict(self.headers))
-                sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                status, body, *more = api.answered(self.command, self.path, dict(self.headers), sent)
-                content = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                for name, value in (more[0] if more else {}).items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_POST = do_GET
-
-            def log_message(self, *arguments: Any) -> None:
-                return None
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+    def respond(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        self.asked.append(target)
+        self.headers.append(dict(headers))
+        status, content, *more = self.answered(method, target, headers, body)
+        text = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return status, text, more[0] if more else {}
 
     def answered(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
         request = (method, target, body)
@@ -156,7 +141,3 @@ class Api:
         """The requests since the last call."""
         asked, self.asked[:] = list(self.asked), []
         return asked
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
