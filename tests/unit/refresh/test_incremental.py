@@ -11,11 +11,9 @@ import pytest
 from pyiceberg.types import StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SyncStateError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.sync_state import read_state
 from airflow_provider_rfr.refresh import merge, merge_task
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
-from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.merge_task import SearchTask
 from airflow_provider_rfr.refresh.publish import Publisher
 from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
@@ -23,17 +21,14 @@ from tests.kill_points import intercept
 from tests.unit.messages import raises
 from tests.unit.refresh import changing_source
 from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
-from tests.unit.refresh.in_driver import refresh_of
-
-TABLE = "raw.orders"
+from tests.unit.refresh.in_driver import TABLE, SyncedTable
 
 
-class Shop:
-    """A lake, and an API whose records change."""
+class Shop(SyncedTable):
+    """A table, and an API whose records change."""
 
     def __init__(self, folder: Path) -> None:
-        self.properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
-        self.catalog = open_catalog(LakeSettings("rfr", self.properties))
+        super().__init__(folder)
         self.config: dict[str, Any] = {}
 
     def change(self, number: int, at: float, value: str = "x", shop: str = "a", **more: Any) -> None:
@@ -43,31 +38,15 @@ class Shop:
     def sync(
         self, mode: str = "merge", full: bool = False, window: str | None = None, run: str | None = None, **options: Any
     ) -> RefreshFigures:
-        document = {
-            "source": {"class": f"{changing_source.__name__}:Orders", "config": self.config},
-            "streams": ["orders"],
-            "target": TABLE,
-            "lake": {"name": "rfr", "properties": self.properties},
-            "sync": "full" if full else "incremental",
-            "window": window,
-            "run": {"key": run},
-            "options": {
-                "mode": "replace" if full and mode != "append" else mode,
-                "max_deleted": 1,
-                "max_shrink": None,
-                **options,
-            },
-        }
+        mode = "replace" if full and mode != "append" else mode
         ASKED.clear()
-        return refresh_of(parse_config(document), self.catalog).run()
-
-    @property
-    def table(self) -> Any:
-        return self.catalog.load_table(TABLE)
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        rows = self.table.scan(selected_fields=("id", "value")).to_arrow().to_pylist()
-        return sorted((row["id"], row["value"]) for row in rows)
+        return self.run(
+            {"class": f"{changing_source.__name__}:Orders", "config": self.config},
+            sync="full" if full else "incremental",
+            window=window,
+            run={"key": run},
+            options={"mode": mode, "max_deleted": 1, "max_shrink": None, **options},
+        )
 
     @property
     def state(self) -> dict[str, str]:

@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.sync_state import read_state, write_state
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
-from airflow_provider_rfr.refresh.config import parse_config
 from tests.unit.messages import raises
 from tests.unit.refresh.changing_api import (
     BY_STEPS,
@@ -30,13 +28,12 @@ from tests.unit.refresh.changing_api import (
     moment,
     stream_of,
 )
-from tests.unit.refresh.in_driver import refresh_of
+from tests.unit.refresh.in_driver import TABLE, SyncedTable
 
 pytest.importorskip("airbyte_cdk")
 # Each syncs several times, and lets the CDK read the same: half a minute.
 pytestmark = pytest.mark.test
 
-TABLE = "raw.orders"
 SHOPS = ("a", "b", "c")
 
 
@@ -47,19 +44,18 @@ def api() -> Iterator[ChangingApi]:
     server.close()
 
 
-class Synced:
+class Synced(SyncedTable):
     """A table that is synced by a manifest, beside a model that the CDK's own read keeps.
 
-    :ivar rows: of the model, by id
+    :ivar model: the rows that the CDK has read, by id
     :ivar state: of the CDK's own read
     """
 
     def __init__(self, folder: Path, api: ChangingApi, stream: Mapping[str, Any]) -> None:
-        self.properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
-        self.catalog = open_catalog(LakeSettings("rfr", self.properties))
+        super().__init__(folder)
         self.api = api
         self.manifest = manifest_of(stream)
-        self.rows: dict[str, dict[str, Any]] = {}
+        self.model: dict[str, dict[str, Any]] = {}
         self.state: dict[str, Any] | None = None
 
     def sync(self, end: str, mode: str = "merge", full: bool = False) -> RefreshFigures:
@@ -70,13 +66,13 @@ class Synced:
         read, self.state = self.read_by_the_cdk(end, None if full else self.state)
         assert asked == self.api.taken()
         if full:
-            self.rows.clear()
-        self.rows.update({str(row["id"]): row for row in read})
+            self.model.clear()
+        self.model.update({str(row["id"]): row for row in read})
         names = ("id", "updated_at", "seconds", "value")
-        rows = self.catalog.load_table(TABLE).scan(selected_fields=names).to_arrow().to_pylist()
-        assert {row["id"]: row for row in rows} == {key: {**row, "id": key} for key, row in self.rows.items()}
-        assert len(rows) == len(self.rows)
-        kept = read_state(self.catalog.load_table(TABLE))
+        rows = self.table.scan(selected_fields=names).to_arrow().to_pylist()
+        assert {row["id"]: row for row in rows} == {key: {**row, "id": key} for key, row in self.model.items()}
+        assert len(rows) == len(self.model)
+        kept = read_state(self.table)
         assert kept is not None and kept.of_source is not None
         assert without_duration(kept.of_source) == without_duration(self.state)
         if "lookback_window" in kept.of_source:
@@ -86,15 +82,11 @@ class Synced:
         return figures
 
     def ours(self, end: str, mode: str = "merge", full: bool = False) -> RefreshFigures:
-        document = {
-            "source": {"manifest": copy.deepcopy(self.manifest), "config": {"url": self.api.url, "end": end}},
-            "streams": ["orders"],
-            "target": TABLE,
-            "lake": {"name": "rfr", "properties": self.properties},
-            "sync": "full" if full else "incremental",
-            "options": {"mode": "replace" if full else mode, "max_shrink": None, "allow_empty": True},
-        }
-        return refresh_of(parse_config(document), self.catalog).run()
+        return self.run(
+            {"manifest": copy.deepcopy(self.manifest), "config": {"url": self.api.url, "end": end}},
+            sync="full" if full else "incremental",
+            options={"mode": "replace" if full else mode, "max_shrink": None, "allow_empty": True},
+        )
 
     def read_by_the_cdk(
         self, end: str, state: Mapping[str, Any] | None
@@ -201,7 +193,7 @@ def test_children_of_parents_that_did_not_change_are_not_asked_for(api: Changing
     api.taken()
     synced.ours(moment(400))
     assert {path.partition("?")[0] for path in api.taken()} == {"/shops", "/shops/b", "/shops/c"}
-    kept = read_state(synced.catalog.load_table(TABLE))
+    kept = read_state(synced.table)
     assert kept is not None and kept.of_source is not None
     assert kept.of_source["parent_state"] == {"shops": {"updated_at": moment(300)}}
 
@@ -236,11 +228,50 @@ def test_of_two_definitions_of_a_stream_the_state_decides(api: ChangingApi, tmp_
     }
     synced = Synced(tmp_path, api, delegating)
     synced.sync(moment(200))
-    assert len(synced.rows) == 12
+    assert len(synced.model) == 12
     api.change("/changes", [1, 50], 210)
     synced.sync(moment(300))
-    assert len(synced.rows) == 13
+    assert len(synced.model) == 13
     synced.sync(moment(400), full=True)
+
+
+def ordered(cursor: Mapping[str, Any]) -> dict[str, Any]:
+    """A stream whose records are in reports, which are ordered, waited for and downloaded."""
+
+    def requester(path: str, **more: Any) -> dict[str, Any]:
+        return {"type": "HttpRequester", "url_base": "{{ config['url'] }}", "path": path, **more}
+
+    def field(*path: str) -> dict[str, Any]:
+        return {"type": "DpathExtractor", "field_path": ["data", *path]}
+
+    window = {"since": "{{ stream_interval.start_time }}", "until": "{{ stream_interval.end_time }}"}
+    statuses = {"running": ["running"], "completed": ["done"], "failed": ["failed"], "timeout": ["late"]}
+    stream = stream_of("/orders", cursor)
+    stream["retriever"] = {
+        "type": "AsyncRetriever",
+        "creation_requester": requester("/jobs"),
+        "polling_requester": requester("/status"),
+        "status_extractor": field("*", "value"),
+        "status_mapping": {"type": "AsyncJobStatusMap", **statuses},
+        "download_target_extractor": field("*", "target"),
+        "download_requester": requester("{{ download_target }}", request_parameters=window),
+        "download_extractor": field(),
+        "record_selector": {"type": "RecordSelector", "extractor": field()},
+        "partition_router": {"type": "ListPartitionRouter", "values": ["a"], "cursor_field": "shop"},
+    }
+    return stream
+
+
+@pytest.mark.full
+def test_reports_that_are_ordered_and_downloaded_are_synced_as_by_the_cdk(api: ChangingApi, tmp_path: Path) -> None:
+    api.change("/status", [1], 0, value="done", target="/orders")
+    api.change("/orders", range(4), 0)
+    synced = Synced(tmp_path, api, ordered(datetime_cursor(**{**BY_STEPS, "step": "P30D"})))
+    synced.sync(moment(200))
+    api.change("/orders", [3, 9], 240)
+    figures = synced.sync(moment(400))
+    assert figures.changes is not None
+    assert (figures.changes["inserted"], figures.changes["updated"]) == (1, 1)
 
 
 def test_without_a_key_versions_are_appended(api: ChangingApi, tmp_path: Path) -> None:
@@ -251,7 +282,7 @@ def test_without_a_key_versions_are_appended(api: ChangingApi, tmp_path: Path) -
     synced.sync(moment(100), "append")
     api.change("/orders", [1], 50)
     synced.ours(moment(200), "append")
-    rows = synced.catalog.load_table(TABLE).scan(selected_fields=("id", "value")).to_arrow().to_pylist()
+    rows = synced.table.scan(selected_fields=("id", "value")).to_arrow().to_pylist()
     assert sorted((row["id"], row["value"]) for row in rows) == [
         ("0", moment(0)),
         ("1", moment(1)),
@@ -285,7 +316,7 @@ def test_a_state_that_the_cdk_can_not_read_is_an_error_of_the_state(api: Changin
     api.change("/orders", range(3), 0)
     synced = Synced(tmp_path, api, stream_of("/orders", datetime_cursor()))
     synced.sync(moment(100))
-    kept = read_state(synced.catalog.load_table(TABLE))
+    kept = read_state(synced.table)
     assert kept is not None
     write_state(synced.catalog, TABLE, replace(kept, of_source={"updated_at": "soon"}))
     with raises(SyncStateError):
@@ -317,7 +348,7 @@ def test_a_value_in_the_future_counts_as_the_opening_of_the_sync(api: ChangingAp
     api.change("/orders", [2], 24 * 365 * 100)
     synced = Synced(tmp_path, api, stream_of("/orders", datetime_cursor()))
     synced.ours(moment(100))
-    kept = read_state(synced.catalog.load_table(TABLE))
+    kept = read_state(synced.table)
     assert kept is not None and kept.of_source is not None
     value = datetime.fromisoformat(kept.of_source["updated_at"].replace("Z", "+00:00"))
     assert value <= datetime.now(timezone.utc)
@@ -334,6 +365,6 @@ def test_a_cursor_that_no_record_has_ends_a_sync_and_not_a_full_refresh(
     with raises(ConfigurationError):
         synced.ours(moment(100))
     synced.ours(moment(100), full=True)
-    table = synced.catalog.load_table(TABLE)
+    table = synced.table
     assert table.scan().to_arrow().num_rows == 3
     assert read_state(table) is None

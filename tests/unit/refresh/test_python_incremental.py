@@ -12,28 +12,24 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.sync_state import read_state
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
-from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.streams import Page, PagedStream
 from tests import forked
 from tests.unit.messages import raises
 from tests.unit.refresh import python_sources
-from tests.unit.refresh.in_driver import refresh_of
+from tests.unit.refresh.in_driver import TABLE, SyncedTable
 from tests.unit.refresh.python_sources import ASKED, ROWS
 
 ROOT = Path(__file__).resolve().parents[3]
-TABLE = "raw.orders"
 CLASSES = {"no_mapping": "NoMapping"}
 
 
-class Lake:
-    """A lake, and an API whose records change."""
+class Lake(SyncedTable):
+    """A table, and an API whose records change."""
 
     def __init__(self, folder: Path) -> None:
-        self.properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
-        self.catalog = open_catalog(LakeSettings("rfr", self.properties))
+        super().__init__(folder)
         self.config: dict[str, Any] = {}
         self.module = python_sources.__name__
 
@@ -41,27 +37,9 @@ class Lake:
         ROWS.append({"id": number, "version": version, "value": value, "shop": shop})
 
     def sync(self, stream: str = "sliced", mode: str = "merge", **more: Any) -> RefreshFigures:
-        document = {
-            "source": {
-                "class": f"{self.module}:{CLASSES.get(stream, stream.title())}",
-                "config": self.config,
-            },
-            "streams": [stream],
-            "target": TABLE,
-            "lake": {"name": "rfr", "properties": self.properties},
-            "sync": "incremental",
-            "options": {"mode": mode, "max_deleted": 1},
-            **more,
-        }
         ASKED.clear()
-        return refresh_of(parse_config(document), self.catalog).run()
-
-    @property
-    def table(self) -> Any:
-        return self.catalog.load_table(TABLE)
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        return sorted((row["id"], row["value"]) for row in self.table.scan().to_arrow().to_pylist())
+        source = {"class": f"{self.module}:{CLASSES.get(stream, stream.title())}", "config": self.config}
+        return self.run(source, stream, **{"options": {"mode": mode, "max_deleted": 1}, **more})
 
     @property
     def state(self) -> Any:

@@ -25,7 +25,8 @@ from airflow_provider_rfr.store.engine import open_store
 from tests.kill_points import intercept
 from tests.unit.messages import raises
 from tests.unit.refresh.changing_source import RECORDS
-from tests.unit.refresh.test_incremental import TABLE, Shop
+from tests.unit.refresh.in_driver import TABLE
+from tests.unit.refresh.test_incremental import Shop
 from tests.unit.sinks.exporting import Overwriting, Scene, declared, replace_files
 
 DIFF = {"emit": "diff", "keys": ["id"]}

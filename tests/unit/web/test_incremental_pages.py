@@ -20,7 +20,8 @@ from tests.headers import read_status
 from tests.kill_points import intercept
 from tests.unit.cli import calls
 from tests.unit.refresh.changing_source import RECORDS, Orders
-from tests.unit.refresh.test_incremental import TABLE, Shop
+from tests.unit.refresh.in_driver import TABLE
+from tests.unit.refresh.test_incremental import Shop
 from tests.unit.web.conftest import Login
 
 PAGE = f"/rfr/refresh?lake=rfr_lake_default&ledger={TABLE}__rfr_ledger"
