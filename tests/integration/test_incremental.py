@@ -72,6 +72,27 @@ def truth_of(api: SampleApi) -> dict[int, tuple[Any, ...]]:
     }
 
 
+def changed_by_day(api: SampleApi, first_day: datetime) -> None:
+    """Change 50 records on each of ten days."""
+    for day in range(10):
+        first = 50 * day + 1
+        api.change_shipments(edit=range(first, first + 50), at=first_day + timedelta(days=day, hours=6))
+
+
+def damage(lake: Lake) -> None:
+    """Leave for a backfill of these days to repair: rows that are gone, and rows that another writer damaged."""
+    table = lake.table(TABLE)
+    table.delete("id <= 400")
+    rows = table.scan(row_filter=DAMAGED).to_arrow()
+    place = rows.schema.get_field_index("status")
+    table.overwrite(rows.set_column(place, rows.field(place), pa.array(["damaged"] * len(rows))), DAMAGED)
+
+
+def windows_in(lake: Lake) -> list[str | None]:
+    """Return the window of each commit on the table; None of a commit that is not a backfill's."""
+    return [summary_of(snapshot).get("rfr.window") for snapshot in lake.table(TABLE).snapshots()]
+
+
 @pytest.mark.parametrize(
     ("place", "spark"),
     [
@@ -140,20 +161,13 @@ def test_a_sync_without_changes_makes_no_commit(lake: Lake, runner: Runner, api:
 def test_a_backfill_of_ten_days_beside_an_hourly_sync_ends_as_the_api_is(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
-    first_day, ids = datetime(2025, 3, 1, tzinfo=timezone.utc), range(1, 501)
+    first_day = datetime(2025, 3, 1, tzinfo=timezone.utc)
     api.reset()
-    for day in range(10):
-        api.change_shipments(edit=ids[50 * day : 50 * day + 50], at=first_day + timedelta(days=day, hours=6))
+    changed_by_day(api, first_day)
     runner.run(config_of(runner, api, spark="when_needed"))
     state = read_state(lake.table(TABLE))
     assert state is not None
-    # What the backfill is to repair: rows that are gone, and rows that another writer damaged.
-    table = lake.table(TABLE)
-    table.delete("id <= 400")
-    rows = table.scan(row_filter=DAMAGED).to_arrow()
-    place = rows.schema.get_field_index("status")
-    table.overwrite(rows.set_column(place, rows.field(place), pa.array(["damaged"] * len(rows))), DAMAGED)
-
+    damage(lake)
     over, failures = threading.Event(), list[BaseException]()
 
     def sync_each_hour() -> None:
@@ -186,7 +200,7 @@ def test_a_backfill_of_ten_days_beside_an_hourly_sync_ends_as_the_api_is(
     assert not failures
     run("shipments/last-hour/refresh/1", None)
     assert rows_of(lake) == truth_of(api)
-    windows = [summary_of(snapshot).get("rfr.window") for snapshot in lake.table(TABLE).snapshots()]
+    windows = windows_in(lake)
     published = [window for window in windows if window is not None]
     assert len(set(published)) == len(published) == 10, "a window was not published, or twice"
     first, last = windows.index(published[0]), windows.index(published[-1])

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+import itertools
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from airflow_provider_rfr.lake.commits import summary_of
+from airflow_provider_rfr.lake.sync_state import STATE_KEY
+from tests.airflow_versions import needs_sdk_timetables
+from tests.integration.conftest import ROOT, SHOP
+from tests.integration.test_incremental import TABLE, changed_by_day, damage, rows_of, truth_of, windows_in
 from tests.profile import share
 from tests.soon import PATIENCE, wait_until
 from tests.system.conftest import ENDED, SIZES, Story
+from tests.unit.operators.test_full_refresh_docs import examples_in
 
 DAG = "on_demand"
 TOTAL = SIZES.partitions * SIZES.pages
@@ -69,6 +82,53 @@ def test_days_that_are_backfilled_again_are_read_again(story: Story) -> None:
         for day in days:
             assert story.api.counts(path=f"/partitions/{day.day % 4}/items")["served"] >= PAGES
     story.wait_for_no_driver()
+
+
+@contextmanager
+def documented(story: Story, dag: str) -> Iterator[None]:
+    """Have a DAG of the docs run inside."""
+    folder = Path(story.airflow.environment["AIRFLOW__CORE__DAGS_FOLDER"])
+    if not (folder / "shop.yaml").exists():
+        (folder / "shop.yaml").symlink_to(SHOP)
+    (folder / f"{dag}.py").write_text(examples_in("docs/incremental.md")[dag])
+    with story.unpaused(dag):
+        yield
+
+
+def sync(story: Story, run: str, **conf: Any) -> None:
+    story.trigger("shipments", run, **conf)
+    story.succeed("shipments", run)
+
+
+@needs_sdk_timetables
+def test_ten_days_are_backfilled_by_the_documented_commands_beside_a_sync(story: Story) -> None:
+    changed_by_day(story.api, datetime(2026, 1, 1, tzinfo=timezone.utc))
+    commands = re.findall(r"^\$ (airflow (?:pools|backfill) .*)$", (ROOT / "docs/incremental.md").read_text(), re.M)
+    with documented(story, "shipments"):
+        sync(story, "first", full_refresh=True)
+        damage(story.lake)
+        with documented(story, "shipments_by_day"):
+            for command in commands:
+                subprocess.run(shlex.split(command), env=story.airflow.environment, check=True)
+            for hour in itertools.count(1):
+                story.api.change_shipments(edit=[45 * hour, 1000 + hour], add=3, remove=[45 * hour + 20])
+                sync(story, f"hour-{hour}")
+                backfill = story.airflow.call("GET", "/backfills?dag_id=shipments_by_day")["backfills"][-1]
+                if backfill["completed_at"]:
+                    break
+            for run in story.runs("shipments_by_day"):
+                story.succeed("shipments_by_day", quote(run["dag_run_id"]))
+        sync(story, "last")
+    assert rows_of(story.lake) == truth_of(story.api)
+
+    windows = windows_in(story.lake)
+    published = [window for window in windows if window is not None]
+    # The scheduler has its own run of the last day besides, which changes nothing.
+    assert [window[:10] for window in sorted(published)] == [f"2026-01-{day:02}" for day in range(1, 11)]
+    first, last = windows.index(published[0]), windows.index(published[-1])
+    assert None in windows[first:last], "no sync came between two windows"
+    summaries = [summary_of(snapshot) for snapshot in story.lake.table(TABLE).snapshots()]
+    assert not [summary for summary in summaries if "rfr.window" in summary and STATE_KEY in summary]
 
 
 def start_mapped(story: Story, run: str, tables: list[str]) -> list[dict[str, Any]]:
