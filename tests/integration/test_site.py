@@ -75,14 +75,14 @@ def test_a_page_fits_a_phone_in_light_and_dark(site: str, page: Page, path: str,
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [("catalog is locked by another process", "Troubleshooting"), ("page_number", "Describe a source")],
+    [("catalog is locked by another process", "CatalogError"), ("page_number", "A complete definition")],
 )
 def test_the_search_finds_a_message_and_an_option(site: str, page: Page, words: str, found: str) -> None:
     page.set_viewport_size({"width": 1400, "height": 900})
     page.goto(site)
     page.get_by_role("button", name="Search").first.click()
-    page.get_by_role("textbox").first.fill(words)
-    expect(page.get_by_text(found).first).to_be_visible()
+    page.get_by_role("combobox").fill(words)
+    expect(page.get_by_role("option").filter(has_text=found).first).to_be_visible()
 
 
 def test_machines_get_every_page_as_text(site: str) -> None:
