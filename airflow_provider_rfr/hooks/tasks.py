@@ -109,15 +109,20 @@ def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> tuple[
 
 
 def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _TaskState]:
+    wanted = sorted((task.dag_id, task.run_id, task.task_id, task.map_index) for task in tasks)
+    if not wanted:
+        # Airflow's models take most of a second to import.
+        return {}
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select, tuple_
 
-    wanted = sorted((task.dag_id, task.run_id, task.task_id, task.map_index) for task in tasks)
-    columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)
+    # Of the table, not of the class: the first query of a class configures all of Airflow's models.
+    table = TaskInstance.__table__.c
+    columns = (table.dag_id, table.run_id, table.task_id, table.map_index)
     states = {}
     with session_of_airflow() as session:
         for start in range(0, len(wanted), _AT_ONCE):
-            query = select(*columns, TaskInstance.state, TaskInstance.start_date).where(
+            query = select(*columns, table.state, table.start_date).where(
                 tuple_(*columns).in_(wanted[start : start + _AT_ONCE])
             )
             for dag_id, run_id, task_id, map_index, state, started_at in session.execute(query):

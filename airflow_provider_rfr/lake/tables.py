@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from pyiceberg.catalog.rest import Capability, RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, NoSuchViewError
 from pyiceberg.schema import Schema
@@ -158,6 +157,9 @@ def holds_views(catalog: Catalog) -> bool:
     """Tell whether views persist in this catalog. In other catalogs they last as long as a Spark session."""
     if isinstance(catalog, SqlCatalog):
         return True
+    # A fifth of a second to import, and other catalogs do not need it.
+    from pyiceberg.catalog.rest import Capability, RestCatalog
+
     return isinstance(catalog, RestCatalog) and Capability.V1_LIST_VIEWS in catalog._supported_endpoints
 
 

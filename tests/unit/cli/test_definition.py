@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,3 +110,28 @@ def test_an_option_has_one_spelling_and_one_kind_of_value_in_all_commands() -> N
                 values.setdefault(option.dest, set()).add((option.metavar, option.type, type(option)))
     assert {name: kinds for name, kinds in values.items() if len(kinds) > 1} == {}
     assert {name: forms for name, forms in spellings.items() if len(forms) > 1 or len(min(forms)) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ("get_parser().parse_args(['rfr', 'refresh', 'list'])", ("pyiceberg", "pyspark", "pyarrow", "airbyte_cdk")),
+        (
+            "import airflow_provider_rfr.refresh.inspection",
+            ("pyspark", "pyiceberg.catalog.rest", "airflow.models.dagrun"),
+        ),
+        ("import airflow_provider_rfr.hooks.tasks as tasks; tasks._states([])", ("airflow.models.taskinstance",)),
+    ],
+)
+def test_a_command_imports_no_library_that_it_does_not_need(code: str, heavy: tuple[str, ...]) -> None:
+    program = f"""
+import sys
+from airflow.cli.cli_parser import ALL_COMMANDS_DICT, get_parser
+from airflow_provider_rfr.cli import get_rfr_commands
+ALL_COMMANDS_DICT.setdefault("rfr", get_rfr_commands()[0])
+before = set(sys.modules)
+{code}
+print(*set({heavy}) & (set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
