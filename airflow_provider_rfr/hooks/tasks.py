@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider_rfr.connections.airflow.lookup import session_of_airflow
@@ -12,17 +14,59 @@ from airflow_provider_rfr.store.connections import IDLE, TaskRef
 from airflow_provider_rfr.timeouts import in_threads
 
 if TYPE_CHECKING:
+    from airflow.models.dagbag import DBDagBag
+    from sqlalchemy.orm import Session
+
     from airflow_provider_rfr.refresh.state import State, TableStatus
     from airflow_provider_rfr.store.connections import Use
 
 _AT_WORK: Final = frozenset({"running", "deferred", "restarting", "up_for_reschedule"})
 _AGAIN: Final = frozenset({"queued", "scheduled", "up_for_retry"})
 _AT_ONCE: Final = 200
+_log = logging.getLogger(__name__)
 
 
 class _TaskState(NamedTuple):
+    """A task in Airflow's database.
+
+    :ivar retry_at: when Airflow tries it again; None where it does not, or where nobody knows when
+    """
+
     state: str | None
     started_at: datetime | None
+    retry_at: datetime | None = None
+
+
+class _Verdict(NamedTuple):
+    state: State
+    sentence: str
+    retry_at: datetime | None = None
+
+
+class Schedule(NamedTuple):
+    """The schedule of a DAG.
+
+    :ivar summary: as Airflow shows it; None for a DAG without one
+    :ivar next_run_at: None where no run is due, or the DAG is paused
+    """
+
+    summary: str | None
+    next_run_at: datetime | None
+    is_paused: bool
+
+
+def schedule_of(dag_id: str) -> Schedule | None:
+    """Return the DAG's schedule; None for a DAG that is gone."""
+    from airflow.models.dag import DagModel
+    from sqlalchemy import select
+
+    columns = DagModel.timetable_summary, DagModel.next_dagrun_create_after, DagModel.is_paused
+    with session_of_airflow() as session:
+        row = session.execute(select(*columns).where(DagModel.dag_id == dag_id, ~DagModel.is_stale)).first()
+    if row is None:
+        return None
+    summary, next_run_at, is_paused = row
+    return Schedule(summary, None if is_paused else next_run_at, bool(is_paused))
 
 
 def with_tasks(
@@ -46,8 +90,7 @@ def with_tasks(
         if newest is not None and (newest.state is not status.state or _signs(newest) != _signs(status)):
             corrected.append(newest)
         elif newest is not None:
-            state, sentence = judged[status.ledger]
-            corrected.append(replace(newest, state=state, sentence=sentence))
+            corrected.append(replace(newest, **judged[status.ledger]._asdict()))
         else:
             corrected.append(status)
     return tuple(corrected)
@@ -67,12 +110,28 @@ def states_of_uses(uses: Sequence[Use]) -> dict[TaskRef, str]:
 
     seen = _states({use.task for use in uses if use.state != IDLE})
     states = {use.task: use.state for use in uses}
-    for task, (state, _) in seen.items():
-        if state in _AGAIN:
-            states[task] = State.WAITING.value
-        elif state not in _AT_WORK and states[task] != State.FAILED.value:
-            states[task] = State.INTERRUPTED.value
+    for task, task_state in seen.items():
+        state = _state_by_airflow(task_state)
+        if state is State.WAITING or (state is State.INTERRUPTED and states[task] != State.FAILED.value):
+            states[task] = state.value
     return states
+
+
+def states_of_refreshes(statuses: Iterable[TableStatus]) -> dict[TaskRef, State]:
+    """Return the state of the refresh of each task; of several ones, the state that needs a person first."""
+    from airflow_provider_rfr.refresh.state import by_urgency
+
+    last_first = sorted(statuses, key=by_urgency, reverse=True)
+    return {task: status.state for status in last_first if (task := _task_of(status)) is not None}
+
+
+def _state_by_airflow(task: _TaskState) -> State | None:
+    """Return the state that a task decides which does not work any more; None while it works."""
+    from airflow_provider_rfr.refresh.state import State
+
+    if task.state in _AGAIN:
+        return State.WAITING
+    return None if task.state in _AT_WORK else State.INTERRUPTED
 
 
 def _task_of(status: TableStatus) -> TaskRef | None:
@@ -88,7 +147,7 @@ def _signs(status: TableStatus) -> tuple[datetime, int] | None:
     return None if status.header is None else (status.header.committed_at, status.header.attempts)
 
 
-def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> tuple[State, str] | None:
+def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> _Verdict | None:
     """Return the corrected state and sentence; None if the ledger is right."""
     from airflow_provider_rfr.refresh.state import State
 
@@ -98,14 +157,19 @@ def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> tuple[
         return None
     reason = "ended without a report" if header.ended_at is None else f"failed: {header.error}"
     attempt, kept = f"Attempt {header.attempts} {reason}", "The pages read so far are kept"
-    if seen.state in _AGAIN:
-        return State.WAITING, f"{attempt}. {kept}, and Airflow tries the task again ({seen.state})"
-    if seen.state in _AT_WORK:
+    state = _state_by_airflow(seen)
+    if state is State.WAITING:
+        when = (
+            f"({seen.state})" if seen.retry_at is None else f"at {seen.retry_at.astimezone(timezone.utc):%H:%M:%S} UTC"
+        )
+        return _Verdict(state, f"{attempt}. {kept}, and Airflow tries the task again {when}", seen.retry_at)
+    if state is None:
         is_next = seen.started_at is not None and seen.started_at > header.committed_at
-        return (State.WAITING, f"{attempt}. {kept}, and the task's next try is starting") if is_next else None
+        starting = _Verdict(State.WAITING, f"{attempt}. {kept}, and the task's next try is starting")
+        return starting if is_next else None
     if not status.is_working:
         return None
-    return State.INTERRUPTED, f"{attempt}. {kept}, and the next run continues: the task is {seen.state or 'cleared'}"
+    return _Verdict(state, f"{attempt}. {kept}, and the next run continues: the task is {seen.state or 'cleared'}")
 
 
 def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _TaskState]:
@@ -125,7 +189,38 @@ def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _TaskState]:
             query = select(*columns, table.state, table.start_date).where(
                 tuple_(*columns).in_(wanted[start : start + _AT_ONCE])
             )
-            for dag_id, run_id, task_id, map_index, state, started_at in session.execute(query):
+            for dag_id, run_id, task_id, map_index, state, started_at in session.execute(query).all():
                 text = None if state is None else str(getattr(state, "value", state))
-                states[TaskRef(dag_id, run_id, task_id, map_index)] = _TaskState(text, started_at)
+                task = TaskRef(dag_id, run_id, task_id, map_index)
+                retry_at = _retry_time(session, task) if text == "up_for_retry" else None
+                states[task] = _TaskState(text, started_at, retry_at)
     return states
+
+
+@cache
+def _dags() -> DBDagBag:
+    """Return Airflow's cache of serialized DAGs."""
+    from airflow.models.dagbag import DBDagBag
+
+    return DBDagBag(load_op_links=False)
+
+
+def _retry_time(session: Session, task: TaskRef) -> datetime | None:
+    """Return when Airflow tries the task again; None where its DAG can't be read."""
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import select
+
+    query = select(TaskInstance).filter_by(
+        dag_id=task.dag_id, run_id=task.run_id, task_id=task.task_id, map_index=task.map_index
+    )
+    try:
+        instance = session.scalars(query).one()
+        dag = _dags().get_dag_for_run(instance.dag_run, session)
+        if dag is None:
+            return None
+        instance.task = dag.get_task(task.task_id)
+        retry_at: datetime | None = instance.next_retry_datetime()
+        return retry_at
+    except Exception as error:  # noqa: BLE001 - of code of DAGs and of timetables; the state is known without it
+        _log.debug("when %s is tried again can't be read", task, exc_info=error)
+        return None

@@ -498,6 +498,7 @@ class TableStatus:
     :ivar ledger: the ledger's own name
     :ivar sentence: what the state means here, without secrets; errors in it may quote a source
     :ivar header: None where there is none, or where it can't be read
+    :ivar retry_at: when Airflow tries the task of a waiting refresh again; None where nobody knows
     """
 
     table: str
@@ -505,6 +506,7 @@ class TableStatus:
     state: State
     sentence: str
     header: LedgerHeader | None = None
+    retry_at: datetime | None = None
 
     @property
     def is_working(self) -> bool:
@@ -564,6 +566,7 @@ class TableStatus:
         header, progress = self.header, Progress.of(self.header)
         is_reading = self.state is State.READING
         times = {name: getattr(header, name) for name in ("opened_at", "committed_at", "progressed_at", "ended_at")}
+        times["retry_at"] = self.retry_at
         return {
             **content,
             "replace_where": header.replace_where,
