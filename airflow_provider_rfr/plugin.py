@@ -34,10 +34,11 @@ class RfrPlugin(AirflowPlugin):
 
         base = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
         task = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
+        icons = {"icon": f"{base}/rfr/static/menu.svg", "icon_dark_mode": f"{base}/rfr/static/menu-dark.svg"}
         return [
-            _view("Refreshes", "nav", "rfr", f"{base}/rfr/") | {"category": "browse"},
-            _view("Refreshes", "dag", "rfr_of_dag", f"{base}/rfr/?dag_id={{DAG_ID}}"),
-            _view("Refresh", "task_instance", PAGE_OF_TASK, f"{base}/rfr/?{task}"),
+            _view("Refreshes", "nav", "rfr", f"{base}/rfr/") | {"category": "browse"} | icons,
+            _view("Refreshes", "dag", "rfr_of_dag", f"{base}/rfr/?dag_id={{DAG_ID}}") | icons,
+            _view("Refresh", "task_instance", PAGE_OF_TASK, f"{base}/rfr/?{task}") | icons,
         ]
 
 

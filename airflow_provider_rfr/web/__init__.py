@@ -3,18 +3,14 @@
 Only the API server imports this package, by ``plugin.py``. The pages show refreshes, deliveries, migrations and
 connections; they only read, and whatever changes something is a DAG's run.
 
-Templates escape everything, and headers let pages load nothing from outside. The list of refreshes is made for each
-viewer, with filters, permissions and order.
+Templates escape everything, and headers let pages load nothing from outside.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,9 +25,11 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
-from airflow_provider_rfr.web import display
-from airflow_provider_rfr.web.access import Viewer, ViewerDep
-from airflow_provider_rfr.web.lakes import LakeRefresh, Lakes, prepare
+from airflow_provider_rfr.hooks.tasks import schedule_of
+from airflow_provider_rfr.web import charts, display, terms
+from airflow_provider_rfr.web.access import ViewerDep
+from airflow_provider_rfr.web.lakes import Lakes, prepare
+from airflow_provider_rfr.web.listing import RefreshFilter, dag_of, history_for, list_for
 from airflow_provider_rfr.web.store_pages import (
     PLAN_SECONDS,
     Connections,
@@ -45,7 +43,9 @@ from airflow_provider_rfr.web.store_pages import (
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
+    from airflow_provider_rfr.refresh.inspection import RefreshDetails
     from airflow_provider_rfr.refresh.state import PastGeneration
+    from airflow_provider_rfr.web.lakes import LakeRefresh
 
 PREFIX: Final = "/rfr"
 _POLICY: Final = (
@@ -86,14 +86,20 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= display.FILTERS
-    environment.globals["version"] = __version__
-    environment.globals["airflow_can_trigger_again"] = AIRFLOW_V_3_2_PLUS
+    environment.globals |= {
+        "version": __version__,
+        "airflow_can_trigger_again": AIRFLOW_V_3_2_PLUS,
+        "charts": charts,
+        "explain": terms.explain,
+        "explain_state": terms.explain_state,
+    }
     return environment
 
 
 def page(request: Request, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
-    """Render the template as a response."""
-    text = _templates().get_template(template).render(addresses=addresses_of(request), **values)
+    """Render the template as a response; the page in a DAG's tab knows of which DAG."""
+    values |= {"addresses": addresses_of(request), "of_dag": request.query_params.get("dag_id", "")}
+    text = _templates().get_template(template).render(values)
     return HTMLResponse(text, status_code)
 
 
@@ -130,102 +136,13 @@ class Addresses:
         return f"{self.run(dag_id, run_id)}/tasks/{quote(task_id, safe='')}{mapped}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshFilter:
-    """A viewer's filter; empty text does not restrict it.
-
-    :ivar q: part of the name of a table, DAG or run, of the part's filter, or of the error
-    :ivar dag_id: only what runs of this DAG did; ``run_id``, ``task_id`` and ``map_index`` likewise
-    """
-
-    q: str = ""
-    state: str = ""
-    dag_id: str = ""
-    run_id: str = ""
-    task_id: str = ""
-    map_index: str = ""
-
-    @classmethod
-    def of(cls, query: Mapping[str, str]) -> RefreshFilter:
-        """Return the filter in an address's query; unknown parameters are ignored."""
-        return cls(**{field.name: query[field.name] for field in fields(cls) if field.name in query})
-
-    @property
-    def is_of_a_task(self) -> bool:
-        return bool(self.dag_id and self.run_id and self.task_id)
-
-    @property
-    def scope(self) -> dict[str, str]:
-        """Return the parameters that stay while text and state are changed."""
-        names = ("dag_id", "run_id", "task_id", "map_index")
-        return {name: getattr(self, name) for name in names if getattr(self, name)}
-
-    def is_in_scope(self, refresh: LakeRefresh, viewer: Viewer) -> bool:
-        """Tell whether the refresh concerns the DAG, run or task, now or in a generation that the viewer may see."""
-        if not self.scope:
-            return True
-        # Airflow's frame leaves the placeholder as it is where a task is not mapped.
-        index = int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
-        return any(
-            self.dag_id in ("", generation.dag_id)
-            and self.run_id in ("", generation.dag_run_id)
-            and self.task_id in ("", generation.task_id)
-            and (not self.task_id or generation.map_index in (None, index))
-            for generation in _history_for(refresh, viewer)
-        )
-
-    def is_matched(self, refresh: LakeRefresh) -> bool:
-        header = refresh.status.header
-        texts = [refresh.status.table, refresh.status.sentence, refresh.lake]
-        if header is not None:
-            texts += filter(None, (header.replace_where, header.dag_id, header.dag_run_id, header.task_id))
-        return self.q.casefold() in "\n".join(texts).casefold()
-
-
-@dataclass(frozen=True, slots=True)
-class RefreshList:
-    """The list of refreshes for one viewer.
-
-    :ivar states: all that there may be, to choose from
-    :ivar counts: of the refreshes in each state, before a state is chosen
-    """
-
-    refreshes: tuple[LakeRefresh, ...]
-    states: tuple[str, ...]
-    counts: Mapping[str, int]
-    total: int
-
-
-def _dag_of(refresh: LakeRefresh) -> str | None:
-    return None if refresh.status.header is None else refresh.status.header.dag_id
-
-
-def _listed(refreshes: Sequence[LakeRefresh], query: RefreshFilter, viewer: Viewer) -> RefreshList:
-    """Return the requested refreshes; failed and stuck ones come first."""
-    from airflow_provider_rfr.refresh.state import State
-
-    order = {state: place for place, state in enumerate(State)}
-    rows = [refresh for refresh in refreshes if query.is_in_scope(refresh, viewer) and query.is_matched(refresh)]
-    rows.sort(key=lambda row: (order[row.status.state], row.status.table, row.status.ledger, row.lake))
-    counts = Counter(row.status.state.value for row in rows)
-    shown = tuple(row for row in rows if query.state in ("", row.status.state.value))
-    names = tuple(state.value for state in State)
-    return RefreshList(
-        shown, names, {state.value: counts[state.value] for state in State if counts[state.value]}, len(rows)
-    )
-
-
-def _history_for(refresh: LakeRefresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
-    """Return the generations, the newest first; those that the viewer may not see have only figures."""
-    hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "map_index": None, "error": None}
-    return tuple(
-        generation if viewer.sees(generation.dag_id) else replace(generation, **hidden)  # type: ignore[arg-type]
-        for generation in refresh.status.history
-    )
-
-
 _STATIC: Final = Path(__file__).parent / "static"
-_FILES: Final = {"rfr.css": "text/css", "rfr.js": "text/javascript"}
+_FILES: Final = {
+    "rfr.css": "text/css",
+    "rfr.js": "text/javascript",
+    "menu.svg": "image/svg+xml",
+    "menu-dark.svg": "image/svg+xml",
+}
 _NO_REFRESH: Final = "There is no such refresh, or you may not see it."
 _routes: Final = APIRouter()
 
@@ -275,13 +192,13 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
     def answer() -> Response:
         query = RefreshFilter.of(request.query_params)
         # By the DAG of the newest run; without a run, as tables.
-        viewer.learn({_dag_of(refresh) for refresh in snapshot.refreshes})
-        visible = [refresh for refresh in snapshot.refreshes if viewer.sees(_dag_of(refresh))]
-        listed = _listed(visible, query, viewer)
+        viewer.learn({dag_of(refresh) for refresh in snapshot.refreshes})
+        visible = [refresh for refresh in snapshot.refreshes if viewer.sees(dag_of(refresh))]
+        listed = list_for(visible, query, viewer)
         if query.is_of_a_task and len(listed.refreshes) == 1:
             [only] = listed.refreshes
             address = addresses_of(request).own(
-                "refresh", lake=only.lake, ledger=only.status.ledger, run_id=query.run_id
+                "refresh", lake=only.lake, dag_id=query.dag_id, ledger=only.status.ledger, run_id=query.run_id
             )
             return RedirectResponse(address, 303)
         return page(
@@ -303,26 +220,26 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
     refresh = next(
         (refresh for refresh in snapshot.refreshes if (refresh.lake, refresh.status.ledger) == (lake, ledger)), None
     )
-    if refresh is None or not await run_in_threadpool(viewer.sees, _dag_of(refresh)):
+    if refresh is None or not await run_in_threadpool(viewer.sees, dag_of(refresh)):
         # The problem first: a catalog that is away, or that is being read for the first time, has no refreshes.
         problems = await run_in_threadpool(viewer.sentences_of, snapshot.problems)
         raise HTTPException(503 if problems else 404, " ".join([*problems, _NO_REFRESH]))
     details, deliveries = await asyncio.gather(lakes.details(refresh), lakes.webhooks(refresh))
 
     def answer() -> Response:
-        history, dag_id = _history_for(refresh, viewer), _dag_of(refresh)
+        dag_id = dag_of(refresh)
         return page(
             request,
             "refresh.html",
             problems=viewer.sentences_of(snapshot.problems),
             refresh=refresh,
-            history=history,
-            bars=display.generations(history),
+            **_drawn(refresh, history_for(refresh, viewer), details.value),
+            schedule=None if dag_id is None else schedule_of(dag_id),
+            snippets=display.snippets(refresh.status.table, lakes.settings(lake) if viewer.reads_assets else None),
             other_run=run_id if refresh.status.header and run_id != refresh.status.header.dag_run_id else "",
             details=details,
             details_problem=viewer.sentences_of(details.problems_with("The pages in the ledger")),
             deliveries_problem=viewer.sentences_of(deliveries.problems_with("The control store")),
-            curve=None if details.value is None else display.pages_over_time(details.value),
             deliveries=tuple(
                 delivery for delivery in deliveries.value or () if all(map(viewer.sees, delivery.dag_ids))
             ),
@@ -330,6 +247,13 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
         )
 
     return await run_in_threadpool(answer)
+
+
+def _drawn(refresh: LakeRefresh, history: Sequence[PastGeneration], details: RefreshDetails | None) -> dict[str, Any]:
+    """Return the generations and the charts of a refresh."""
+    header = refresh.status.header
+    curve = None if details is None or header is None else charts.pages_over_time(details, header.opened_at)
+    return {"history": history, "history_charts": charts.generations(history), "curve": curve}
 
 
 @_routes.get("/deliveries", response_class=HTMLResponse)
@@ -378,10 +302,12 @@ async def _migrations(request: Request, viewer: ViewerDep) -> Response:
 
 @_routes.get("/connections", response_class=HTMLResponse)
 async def _connections(request: Request, viewer: ViewerDep) -> Response:
-    latest = await request.app.state.lakes.shared(("connections",), read_connections, 2.0)
+    lakes: Lakes = request.app.state.lakes
+    latest, snapshot = await asyncio.gather(lakes.shared(("connections",), read_connections, 2.0), lakes.snapshot())
 
     def answer() -> Response:
-        connections, alterations = (latest.value or Connections()).seen_by(viewer)
+        known = (latest.value or Connections()).with_refreshes([refresh.status for refresh in snapshot.refreshes])
+        connections, alterations = known.seen_by(viewer)
         return page(
             request,
             "connections.html",
@@ -393,6 +319,13 @@ async def _connections(request: Request, viewer: ViewerDep) -> Response:
         )
 
     return await run_in_threadpool(answer)
+
+
+@_routes.get("/help", response_class=HTMLResponse)
+async def _help(request: Request, _viewer: ViewerDep) -> Response:
+    return page(
+        request, "help.html", pages=terms.pages(), states=terms.states(), glossary=terms.glossary(), problems=()
+    )
 
 
 @_routes.get("/static/{name}")

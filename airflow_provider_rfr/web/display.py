@@ -1,14 +1,9 @@
-"""Values for the templates: numbers, times and errors as people read them, and the geometry of two charts.
-
-The templates draw the charts as inline SVG: no script, no library, no request.
-"""
+"""Values for the templates: numbers, times and errors as people read them, and code that reads a table."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,14 +11,9 @@ from airflow_provider_rfr.refresh.state import duration_in_words, rate_in_words,
 from airflow_provider_rfr.text import cut
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh.inspection import RefreshDetails
-    from airflow_provider_rfr.refresh.state import PastGeneration
+    from airflow_provider_rfr.lake import LakeSettings
 
-_WIDTH: Final = 640
-_HEIGHT: Final = 160
-_LEAST_HEIGHT: Final = 2.0
-"""Height of a bar that stands for something very small."""
-_WIDEST_BAR: Final = 48.0
+_SHOWN_PROPERTIES: Final = ("type", "uri", "warehouse")
 _LONGEST_KEY: Final = 60
 _LOGIN: Final = re.compile(r"(://)[^\s/?#]*@")
 # Of an address, of a path, and of a bare name where it is a query for sure; to the next space, but without a bracket,
@@ -72,6 +62,11 @@ def clock(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def date(moment: datetime) -> str:
+    """Return a day and a time of it, for places where a whole second says too much."""
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def at(milliseconds: int | None) -> datetime | None:
     """Return a time of the control store; None if there is none, or if no calendar has it."""
     try:
@@ -107,99 +102,29 @@ def _end_of_value(text: str, start: int) -> int:
     return len(text)
 
 
-FILTERS: Final = {function.__name__: function for function in (number, rate, size, duration, ago, clock, at, short)} | {
+FILTERS: Final = {
+    function.__name__: function for function in (number, rate, size, duration, ago, clock, date, at, short)
+} | {
     # For commands that are copied.
     "quoted": shlex.quote
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationBar:
-    """One generation: rows as a bar, its duration as a dot above it.
+def snippets(table: str, lake: LakeSettings | None) -> tuple[tuple[str, str], ...]:
+    """Return ways to read a table, as name and code; nothing where the lake is not known.
 
-    :ivar outcome: also the CSS class
+    Logins are hidden, and only the kind of the catalog and its places are named: the rest may be secret.
     """
-
-    x: float
-    y: float
-    width: float
-    height: float
-    dot_x: float
-    dot_y: float
-    outcome: str
-    label: str
-    title: str
-
-
-def generations(history: Sequence[PastGeneration]) -> tuple[GenerationBar, ...]:
-    """Return the bars, the oldest first; a generation without published rows has the height of its read records."""
-    if not history:
+    if lake is None:
         return ()
-    shown = list(reversed(history))
-    amounts = [generation.records if generation.rows is None else generation.rows for generation in shown]
-    most, longest = max(*amounts, 1), max(*(generation.seconds for generation in shown), 1.0)
-    step = min(_WIDEST_BAR, _WIDTH / len(shown))
-    bars = []
-    for place, (generation, amount) in enumerate(zip(shown, amounts, strict=True)):
-        height = max(_LEAST_HEIGHT, (_HEIGHT - 30) * amount / most)
-        x = place * step
-        bars.append(
-            GenerationBar(
-                x=round(x + step * 0.15, 1),
-                y=round(_HEIGHT - 15 - height, 1),
-                width=round(step * 0.7, 1),
-                height=round(height, 1),
-                dot_x=round(x + step / 2, 1),
-                dot_y=round(_HEIGHT - 15 - (_HEIGHT - 30) * generation.seconds / longest, 1),
-                outcome=generation.outcome,
-                label=str(generation.generation),
-                title=f"generation {generation.generation}: {generation.outcome}, {amount:,} rows,"
-                f" {generation.seconds:,.0f} s,"
-                f" {generation.attempts} {'attempt' if generation.attempts == 1 else 'attempts'}",
-            )
-        )
-    return tuple(bars)
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptMark:
-    """The beginning of an attempt after the first."""
-
-    x: float
-    label: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Pages over time, from the opening of the refresh to its newest page."""
-
-    points: str
-    marks: tuple[AttemptMark, ...]
-    pages: int
-    seconds: float
-
-
-def pages_over_time(details: RefreshDetails) -> Curve | None:
-    """Return the curve of committed pages; None if no page was committed yet."""
-    if not details.points:
-        return None
-    seconds, pages = max(details.points[-1][0], 0.001), details.points[-1][1]
-
-    def x(moment: float) -> float:
-        return round(_WIDTH * min(max(moment, 0.0), seconds) / seconds, 1)
-
-    def y(count: int) -> float:
-        return round(_HEIGHT - (_HEIGHT - 10) * count / pages, 1)
-
-    marks = tuple(
-        AttemptMark(
-            x(after.began),
-            str(after.epoch),
-            f"attempt {after.epoch} began to read after {after.began:,.0f} s; the pages of attempt {before.epoch} end"
-            f" at {before.ended:,.0f} s",
-        )
-        for before, after in zip(details.attempts, details.attempts[1:], strict=False)
+    shown = {key: without_cursors(lake.properties[key]) for key in _SHOWN_PROPERTIES if key in lake.properties}
+    lines = "".join(f"    {key}={value!r},\n" for key, value in shown.items())
+    load = f"load_catalog(\n    {lake.name!r},\n{lines}).load_table({table!r})"
+    names = ".".join(f"`{part.replace('`', '``')}`" for part in (lake.name, *table.split(".")))
+    scan = """f"SELECT * FROM iceberg_scan('{table.metadata_location}') LIMIT 10\""""
+    loading = f"from pyiceberg.catalog import load_catalog\n\ntable = {load}\n"
+    return (
+        ("PyIceberg", f"{loading}print(table.scan(limit=10).to_arrow())"),
+        ("DuckDB", f'import duckdb\n{loading}duckdb.sql("INSTALL iceberg; LOAD iceberg")\nduckdb.sql({scan}).show()'),
+        ("Spark SQL", f"SELECT * FROM {names} LIMIT 10"),
     )
-    line = " ".join(f"{x(moment)},{y(count)}" for moment, count in ((0.0, 0), *details.points))
-    return Curve(line, marks, pages, seconds)

@@ -279,6 +279,12 @@ class Lakes:
             self._catalogs[lake] = settings, catalog
         return catalog
 
+    def settings(self, lake: str) -> LakeSettings | None:
+        """Return the settings with which the catalog was opened; None before that."""
+        with self._lock:
+            opened = self._catalogs.get(lake)
+        return None if opened is None else opened[0]
+
     def _read_statuses(self, lake: str) -> tuple[TableStatus, ...]:
         from airflow_provider_rfr.refresh.inspection import read_again, statuses
 

@@ -18,7 +18,7 @@ from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.tasks import states_of_uses
+from airflow_provider_rfr.hooks.tasks import states_of_refreshes, states_of_uses
 from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.engine import ControlStore, find_store
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.builtins.model import RecordedObject
     from airflow_provider_rfr.builtins.plan import Plan
+    from airflow_provider_rfr.refresh.state import TableStatus
     from airflow_provider_rfr.store.connections import AlterationRecord, Use
     from airflow_provider_rfr.store.deliveries import Delivery, EndpointRow
     from airflow_provider_rfr.store.deploys import Deploy, JournalStep
@@ -207,6 +208,12 @@ class Connections:
 
     uses: tuple[Use, ...] = ()
     alterations: tuple[AlterationRecord, ...] = ()
+
+    def with_refreshes(self, statuses: Sequence[TableStatus]) -> Connections:
+        """Return the same with the state of its refresh for each task that has one."""
+        states = states_of_refreshes(statuses)
+        uses = (replace(use, state=states[use.task].value) if use.task in states else use for use in self.uses)
+        return replace(self, uses=tuple(uses))
 
     def seen_by(self, viewer: Viewer) -> tuple[tuple[ConnectionUses, ...], tuple[AlterationRecord, ...]]:
         """Return connections that the viewer may read, with uses by tasks of DAGs that the viewer may see."""

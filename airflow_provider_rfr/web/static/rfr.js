@@ -1,8 +1,11 @@
-// Follows Airflow's theme, loads the page's live part anew every three seconds, and lets links leave Airflow's frame.
+// Follows Airflow's theme, loads the page's live part anew every three seconds, filters the list while somebody types,
+// shows explanations and values on hover and focus, copies code, and lets links leave Airflow's frame.
 "use strict";
 
 const PERIOD = 3000;
 const LONGEST_WAIT = 10000;
+const TYPING = 300;
+const EXPLAINED = "[aria-description], .point";
 
 function followTheme() {
   let theme = null;
@@ -24,13 +27,21 @@ function tell(text) {
   place.hidden = text === "";
 }
 
-async function refresh() {
+// An element that is there again after the live part was loaded anew.
+function again(live, element) {
+  const label = (other) => other.getAttribute("href") ?? other.getAttribute("aria-label") ?? other.textContent;
+  const others = [...live.querySelectorAll(element.localName)];
+  return others.find((other) => label(other) === label(element));
+}
+
+async function refresh(isAsked = false) {
+  const asked = location.href;
   const live = document.getElementById("live");
   let answer;
   let text;
   try {
     const signal = AbortSignal.timeout(LONGEST_WAIT);
-    answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store", signal });
+    answer = await fetch(asked, { credentials: "same-origin", cache: "no-store", signal });
     text = await answer.text();
   } catch (error) {
     tell("Airflow does not answer; what is shown may be old.");
@@ -47,17 +58,25 @@ async function refresh() {
     return;
   }
   tell("");
+  if (asked !== location.href) {
+    return; // the filter was changed meanwhile
+  }
   // What somebody is copying stays.
-  if (selection !== null && !selection.isCollapsed && live.contains(selection.anchorNode)) {
+  if (!isAsked && selection !== null && !selection.isCollapsed && live.contains(selection.anchorNode)) {
     return;
   }
   for (const open of live.querySelectorAll("details[open][id]")) {
     found.querySelector("#" + CSS.escape(open.id))?.setAttribute("open", "");
   }
-  const focused = live.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const focused = live.contains(document.activeElement) ? document.activeElement : null;
+  const wasHidden = document.getElementById("tip").hidden;
   live.replaceChildren(...found.childNodes);
-  if (focused !== null) {
-    live.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+  hideTip();
+  const next = focused === null ? null : again(live, focused);
+  next?.setAttribute("tabindex", focused.getAttribute("tabindex") ?? "0");
+  next?.focus({ preventScroll: true });
+  if (wasHidden) {
+    hideTip(); // it was sent away with Escape
   }
 }
 
@@ -66,6 +85,76 @@ async function keepFresh() {
     await refresh();
   }
   setTimeout(keepFresh, PERIOD);
+}
+
+function filterWhileTyping(form) {
+  let timer;
+  const apply = () => {
+    const query = [...new FormData(form)].filter(([, value]) => value !== "");
+    history.replaceState(null, "", "?" + new URLSearchParams(query));
+    refresh(true);
+  };
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(apply, TYPING);
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    apply();
+  });
+}
+
+function hideTip() {
+  document.getElementById("tip").hidden = true;
+}
+
+function showTip(event) {
+  const tip = document.getElementById("tip");
+  const place = event.target.closest?.(EXPLAINED);
+  if (!place) {
+    tip.hidden = event.target !== tip;
+    return;
+  }
+  tip.textContent = place.getAttribute("aria-description") ?? place.getAttribute("aria-label");
+  tip.hidden = false;
+  const where = place.getBoundingClientRect();
+  const fits = where.bottom + tip.offsetHeight < innerHeight;
+  tip.style.left = Math.max(4, Math.min(where.left, innerWidth - tip.offsetWidth - 4)) + "px";
+  tip.style.top = (fits ? where.bottom : Math.max(0, where.top - tip.offsetHeight)) + "px";
+}
+
+// The arrow keys go from value to value of a chart: with a tab stop for each, nobody would get past it.
+function walk(event) {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (event.key === "Escape") {
+    hideTip();
+  }
+  if (step === undefined || !event.target.matches("svg .point")) {
+    return;
+  }
+  const points = [...event.target.closest("svg").querySelectorAll(".point")];
+  const next = points[points.indexOf(event.target) + step];
+  if (next !== undefined) {
+    event.preventDefault();
+    event.target.setAttribute("tabindex", "-1");
+    next.setAttribute("tabindex", "0");
+    next.focus();
+  }
+}
+
+async function copy(event) {
+  const button = event.target.closest("button.copier");
+  if (button === null) {
+    return;
+  }
+  const code = button.parentElement.querySelector("pre");
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    button.textContent = "Copied";
+  } catch (error) {
+    // Without TLS the browser lets no script copy; the text is selected for Ctrl+C.
+    document.getSelection().selectAllChildren(code);
+  }
 }
 
 // The frame may not navigate the page that it is in. A link of that page may.
@@ -90,7 +179,15 @@ function leaveFrame(event) {
 followTheme();
 window.addEventListener("storage", followTheme);
 document.addEventListener("click", leaveFrame);
+document.addEventListener("click", copy);
+document.addEventListener("mouseover", showTip);
+document.addEventListener("focusin", showTip);
+document.addEventListener("focusout", hideTip);
+// A focus from the keyboard may scroll the page.
+document.addEventListener("scroll", () => showTip({ target: document.activeElement }), true);
+document.addEventListener("keydown", walk);
 document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll("form.filter").forEach(filterWhileTyping);
   if (document.getElementById("live").dataset.live === "yes") {
     setTimeout(keepFresh, PERIOD);
   }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import re
 import threading
 from pathlib import Path
@@ -26,7 +25,7 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.web import access, lakes, make_app
 from tests.airflow_versions import needs_teams
-from tests.soon import PATIENCE, soon
+from tests.soon import PATIENCE
 from tests.unit.web.conftest import Login, second_lake
 from tests.unit.web.ledgers import CANARY, REFRESH, TASK, begun, copies, read_page
 from tests.unit.web.managers import PickyManager
@@ -78,10 +77,10 @@ def test_the_list_says_what_is_read_and_the_page_of_one_says_more(login: Login, 
     listed = viewer.get("/rfr/").text
     assert "raw.orders" in listed
     assert 'value="25"' in listed
-    assert "1 of 4" in listed
     assert "/dags/shop/runs/monday/tasks/refresh" in listed
     one = viewer.get(REFRESH)
     assert one.status_code == 200
+    assert "1 of 4" in one.text
     assert "<polyline" in one.text
     assert "Unfinished partitions" in one.text
     assert "The first publish creates the table." in one.text
@@ -126,7 +125,7 @@ def test_a_lake_that_hangs_holds_few_threads_however_many_of_its_pages_are_asked
     begun(catalog, "raw.orders", **TASK)
     copies(catalog, "raw.orders", 40)
     viewer, may_answer = login("viewer"), threading.Event()
-    names = re.findall(r"ledger=([^\"&]+)", viewer.get("/rfr/").text)
+    names = re.findall(r"<a href=\"[^\"]*ledger=([^\"&#]+)\"", viewer.get("/rfr/").text)
     assert len(names) == 41
 
     def hangs(*_: Any) -> None:
@@ -465,18 +464,6 @@ def test_a_dead_catalog_is_a_sentence_and_what_was_known_stays(
     assert CANARY not in answer.text
     for name in ("deliveries", "migrations", "connections"):
         assert owner.get(f"/rfr/{name}").status_code == 200
-
-
-def test_five_hundred_ledgers_are_one_page_and_the_next_viewer_asks_no_catalog(
-    login: Login, pages: FastAPI, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun(catalog, "raw.orders", **TASK)
-    copies(catalog, "raw.orders", 499)
-    assert "500 tables" in login("owner").get("/rfr/").text
-    monkeypatch.setattr(pages.state.lakes._statuses["rfr_lake_default"], "_pause", math.inf)
-    with soon():
-        text = login("viewer").get("/rfr/").text
-    assert text.count("__rfr_ledger") == 500
 
 
 @pytest.mark.parametrize(

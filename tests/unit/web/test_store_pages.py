@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ from airflow_provider_rfr.web.store_pages import control_store, read_in_lake
 from tests.airflow_versions import needs_teams
 from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.web.conftest import Login, second_lake
-from tests.unit.web.ledgers import CANARY, REFRESH, begun
+from tests.unit.web.ledgers import CANARY, REFRESH, TASK, begun
 from tests.unit.web.managers import PickyManager
 
 
@@ -163,7 +164,7 @@ def test_an_endpoint_that_was_told_of_a_hidden_dag_s_commits_is_not_there_but_th
     execute(store, update(ENDPOINTS).values(disabled_at=1, disabled_reason="the reason"))
     owner, viewer = (login(name).get("/rfr/deliveries").text for name in ("owner", "viewer"))
     assert "the reason" in owner
-    assert 'class="dead"' in owner
+    assert 'class="number dead"' in owner
     assert "Endpoints" not in viewer
     assert "the reason" not in viewer
     assert "No webhook was due" not in viewer
@@ -231,7 +232,7 @@ def test_an_endpoint_s_state_says_what_is_wrong_with_it(
         if values:
             execute(store, update(table).values(**values))
     text = login("owner").get("/rfr/deliveries").text
-    assert f'data-label="State"><span class="state {state}">{state}</span>' in text
+    assert re.search(f'data-label="State"><span class="state {state}"[^>]*>{state}</span>', text)
     assert "Circuit breaker" not in text
 
 
@@ -247,7 +248,7 @@ def test_connections_of_one_catalog_list_its_webhooks_once_and_several_catalogs_
     text = login("owner").get("/rfr/deliveries").text
     assert text.count('data-label="State"') == 2
     assert [text.count(f'id="a-id-1-{table}-1"') for table in ("raw.orders", "raw.customers")] == [1, 1]
-    assert text.count("<th>Lake</th>") == columns
+    assert text.count('<th scope="col">Lake</th>') == columns
     assert text.count('<td data-label="Lake">second_lake</td>') == columns
 
 
@@ -309,7 +310,18 @@ def test_the_state_of_a_use_is_the_one_that_its_refresh_has(
     if used != "running":
         store.run(lambda connection: end_use(connection, 2, task, token, used, "SourceError: 503"))
     airflow_says(airflow)
-    assert f'<div><span class="state {shown}">{shown}</span>' in login("owner").get("/rfr/connections").text
+    assert re.search(
+        f'<div><span class="state {shown}"[^>]*>{shown}</span>', login("owner").get("/rfr/connections").text
+    )
+
+
+def test_a_use_has_the_state_of_its_refresh(login: Login, catalog: Catalog, store: ControlStore) -> None:
+    begun(catalog, "raw.orders", **TASK).end("SourceError: 503")
+    task = TaskRef("shop", "monday", "refresh")
+    store.run(lambda connection: register_use(connection, 1, task, "refresh", ["shop_api"], {}))
+    owner = login("owner")
+    for path in ("connections", ""):
+        assert re.search('<span class="state failed"[^>]*>failed</span>', owner.get(f"/rfr/{path}").text), path
 
 
 @needs_teams
@@ -322,11 +334,20 @@ def test_with_teams_a_connection_that_is_gone_is_nobodys(
     assert "dropped_api" not in login("owner").get("/rfr/connections").text
 
 
-def test_migrations_show_what_a_deploy_would_do_now(login: Login, store: ControlStore) -> None:
+def test_migrations_stay_quiet_until_a_project_has_deployed_once(
+    login: Login, pages: FastAPI, catalog: Catalog, store: ControlStore, tmp_path: Path
+) -> None:
+    text = login("viewer").get("/rfr/migrations").text
+    assert "Nothing was deployed yet" in text
+    assert text.count("<li>") == 3
+    assert "to add" not in text
+    hook = BuiltinsHook(lake_conn_id="rfr_lake_default")
+    hook.apply(hook.plan(), sql=DuckEngine(catalog, tmp_path / "views"))
+    for read in pages.state.lakes._reads.values():
+        read._pause = 0.0
     text = login("viewer").get("/rfr/migrations").text
     assert "rfr_system.refresh_history" in text
-    assert "Nothing was deployed yet." in text
-    assert "No deploy yet." in text
+    assert "Nothing was deployed yet" not in text
 
 
 def test_reading_migrations_again_and_again_leaves_nothing_open(catalog: Catalog, store: ControlStore) -> None:
@@ -347,14 +368,14 @@ def test_declarations_that_are_not_there_hide_no_deploys(
     monkeypatch.setenv("RFR_BUILTIN_OBJECTS", "/nowhere")
     text = login("viewer").get("/rfr/migrations").text
     assert "/nowhere does not exist" in text
-    assert "No deploy yet." in text
+    assert "Nothing was deployed yet" in text
 
 
 def test_a_lake_to_which_nothing_was_deployed_is_not_told_that_it_lost_everything(
     login: Login, pages: FastAPI, catalog: Catalog, store: ControlStore, two_lakes: None, tmp_path: Path
 ) -> None:
     before = login("owner").get("/rfr/migrations").text
-    assert before.count("What a deploy to ") == before.count("<pre>") == 2
+    assert "What a deploy to " not in before, "nobody asked for anything yet"
     hook = BuiltinsHook(lake_conn_id="rfr_lake_default")
     hook.apply(hook.plan(), sql=DuckEngine(catalog, tmp_path / "views"))
     for read in pages.state.lakes._reads.values():
@@ -362,7 +383,7 @@ def test_a_lake_to_which_nothing_was_deployed_is_not_told_that_it_lost_everythin
     text = login("owner").get("/rfr/migrations").text
     assert text.count("None of the objects that were deployed is in this lake:") == 1
     assert "Changed by hand" not in text
-    assert [text.count(words) for words in ("<pre>", "Last deploys", 'data-label="State"')] == [1, 1, 1]
+    assert [text.count(words) for words in ("<pre", "Last deploys", 'data-label="State"')] == [1, 1, 1]
 
 
 def test_who_altered_and_who_deployed_is_told_to_who_may_see_all_dags(
@@ -384,8 +405,8 @@ def test_who_altered_and_who_deployed_is_told_to_who_may_see_all_dags(
         assert others in viewer
         assert "secret_run" in owner
         assert "secret_run" not in viewer
-    assert 'data-label="Dependents">1<' in login("owner").get("/rfr/connections").text
-    assert 'data-label="Dependents"><' in login("viewer").get("/rfr/connections").text
+    assert 'data-label="Dependents" class="number">1<' in login("owner").get("/rfr/connections").text
+    assert 'data-label="Dependents" class="number"><' in login("viewer").get("/rfr/connections").text
 
 
 def test_a_control_store_that_is_away_is_told_as_such(
@@ -448,7 +469,7 @@ def test_another_file_in_the_place_of_the_control_store_is_read(
 def test_reading_makes_no_control_store(login: Login, catalog: Catalog) -> None:
     for page in ("deliveries", "migrations", "connections"):
         assert login("owner").get(f"/rfr/{page}").status_code == 200
-    assert "There is no control store yet" in login("owner").get("/rfr/migrations").text
+    assert "Nothing was deployed yet" in login("owner").get("/rfr/migrations").text
     assert not ControlStoreHook().is_there()
 
 

@@ -23,8 +23,8 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import inspection
 from airflow_provider_rfr.refresh.inspection import read_again, read_details, status_of, statuses
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.state import RefreshState, State, TableStatus
-from airflow_provider_rfr.web import display
+from airflow_provider_rfr.refresh.state import PastGeneration, RefreshState, State, TableStatus
+from airflow_provider_rfr.web import charts, display
 from tests.unit.messages import check_messages
 from tests.unit.web.ledgers import CANARY, TASK, begun, read_page
 
@@ -51,11 +51,13 @@ def test_the_details_count_what_attempts_and_partitions_read(catalog: Catalog) -
         '{"n":1}': (2, True),
     }
     assert (found.unfinished, found.files, found.files_read, found.target) == ((), 3, 3, None)
-    curve = display.pages_over_time(found)
+    curve = charts.pages_over_time(found, second.held.opened_at)
     assert curve is not None
-    assert [mark.label for mark in curve.marks] == ["2"]
-    assert curve.points.startswith("0.0,160.0 ")
-    assert curve.points.endswith(" 640.0,10.0")
+    assert [mark.outcome for mark in curve.marks] == ["2"]
+    assert curve.line.startswith(f"{charts.LEFT},{charts.BOTTOM} ")
+    assert curve.line.endswith(f" {charts.RIGHT},{charts.TOP}")
+    assert [tick.label for tick in curve.y_ticks] == ["0", "1", "2", "3"]
+    assert [point.title.split(" after")[0] for point in curve.points] == ["1 pages", "2 pages", "3 pages"]
 
 
 def test_a_sample_of_the_files_stands_for_all_pages_and_calls_no_partition_unfinished(
@@ -123,10 +125,45 @@ def publish(catalog: Catalog, rows: pa.Table, generation: int) -> None:
 def test_bars_stand_for_rows_and_for_records_where_nothing_was_published(catalog: Catalog) -> None:
     read_page(begun(catalog, "raw.orders", **TASK))
     begun(catalog, "raw.orders", **TASK)
-    bars = display.generations(told(catalog).history)
-    assert [(bar.label, bar.outcome) for bar in bars] == [("1", "abandoned"), ("2", "reading")]
-    assert bars[0].height > bars[1].height > 0
-    assert display.generations(()) == ()
+    rows, durations = charts.generations(told(catalog).history)
+    assert [tick.label for tick in rows.x_ticks] == ["1", "2"]
+    assert [bar.outcome for bar in rows.points] == ["abandoned", "reading"]
+    assert rows.points[0].height > rows.points[1].height > 0
+    assert rows.points[0].title.startswith("generation 1, abandoned: 1 records read, opened 20")
+    assert durations.y_ticks[0].label == "0 s"
+    assert charts.generations(()) == ()
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [
+        (0, ["0", "1"]),
+        (3, ["0", "1", "2", "3"]),
+        (52_000, ["0", "20,000", "40,000", "60,000"]),
+        (10**12, ["0", "500,000,000,000", "1,000,000,000,000"]),
+    ],
+)
+def test_an_axis_has_few_round_numbers_up_to_the_greatest_value(rows: int, labels: list[str]) -> None:
+    moment = datetime(2026, 11, 24, tzinfo=timezone.utc)
+    chart, _ = charts.generations(
+        [PastGeneration(generation=1, outcome="published", opened_at=moment, ended_at=moment, rows=rows)]
+    )
+    assert [tick.label for tick in chart.y_ticks] == labels
+    assert chart.y_ticks[-1].place == charts.TOP
+
+
+@pytest.mark.parametrize(("days", "last"), [(0, "1 s"), (0.001, "2 min"), (0.5, "12.0 h"), (40, "40 days")])
+def test_an_axis_of_time_has_few_round_times(days: float, last: str) -> None:
+    moment = datetime(2026, 11, 24, tzinfo=timezone.utc)
+    _, chart = charts.generations(
+        [
+            PastGeneration(
+                generation=1, outcome="published", opened_at=moment, ended_at=moment + timedelta(days=days), rows=1
+            )
+        ]
+    )
+    assert chart.y_ticks[-1].label == last
+    assert len(chart.y_ticks) <= 6
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,172 @@
+"""The list of refreshes as one viewer gets it: filtered, sorted, by pages, and as far as the viewer may see it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.state import PastGeneration
+    from airflow_provider_rfr.web.access import Viewer
+    from airflow_provider_rfr.web.lakes import LakeRefresh
+
+PAGE_ROWS: Final = 100
+"""Tables on one page of the list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshFilter:
+    """A viewer's filter; empty text does not restrict it.
+
+    :ivar q: part of the name of a table, DAG or run, of the part's filter, or of the error
+    :ivar dag_id: only what runs of this DAG did; ``run_id``, ``task_id`` and ``map_index`` likewise
+    :ivar sort: name of a column, with ``-`` before it for the greatest first; empty for the most urgent first
+    :ivar page: number of the page, from 1
+    """
+
+    q: str = ""
+    state: str = ""
+    dag_id: str = ""
+    run_id: str = ""
+    task_id: str = ""
+    map_index: str = ""
+    sort: str = ""
+    page: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> RefreshFilter:
+        """Return the filter in an address's query; unknown parameters are ignored."""
+        return cls(**{field.name: query[field.name] for field in fields(cls) if field.name in query})
+
+    @property
+    def is_of_a_task(self) -> bool:
+        return bool(self.dag_id and self.run_id and self.task_id)
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """Return the parameters that stay while text and state are changed."""
+        names = ("dag_id", "run_id", "task_id", "map_index")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of the address, without the page."""
+        return {
+            field.name: value for field in fields(self) if field.name != "page" and (value := getattr(self, field.name))
+        }
+
+    def is_in_scope(self, refresh: LakeRefresh, viewer: Viewer) -> bool:
+        """Tell whether the refresh concerns the DAG, run or task, now or in a generation that the viewer may see."""
+        if not self.scope:
+            return True
+        # Airflow's frame leaves the placeholder as it is where a task is not mapped.
+        index = int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
+        return any(
+            self.dag_id in ("", generation.dag_id)
+            and self.run_id in ("", generation.dag_run_id)
+            and self.task_id in ("", generation.task_id)
+            and (not self.task_id or generation.map_index in (None, index))
+            for generation in history_for(refresh, viewer)
+        )
+
+    def is_matched(self, refresh: LakeRefresh) -> bool:
+        header = refresh.status.header
+        texts = [refresh.status.table, refresh.status.sentence, refresh.lake]
+        if header is not None:
+            texts += filter(None, (header.replace_where, header.dag_id, header.dag_run_id, header.task_id))
+        return self.q.casefold() in "\n".join(texts).casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshList:
+    """The list of refreshes for one viewer.
+
+    :ivar refreshes: of this page
+    :ivar states: all that there may be, to choose from
+    :ivar counts: of the refreshes in each state, before a state is chosen
+    :ivar total: of the refreshes in all states
+    :ivar matching: of those in the chosen state
+    :ivar page: its number; ``pages``: how many there are
+    """
+
+    refreshes: tuple[LakeRefresh, ...]
+    states: tuple[str, ...]
+    counts: Mapping[str, int]
+    total: int
+    matching: int
+    page: int
+    pages: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the numbers of the first refresh and of the last on this page."""
+        before = (self.page - 1) * PAGE_ROWS
+        return before + 1, before + len(self.refreshes)
+
+
+def dag_of(refresh: LakeRefresh) -> str | None:
+    return None if refresh.status.header is None else refresh.status.header.dag_id
+
+
+def list_for(refreshes: Sequence[LakeRefresh], query: RefreshFilter, viewer: Viewer) -> RefreshList:
+    """Return the requested refreshes, those of one page."""
+    from airflow_provider_rfr.refresh.state import State
+
+    rows = [refresh for refresh in refreshes if query.is_in_scope(refresh, viewer) and query.is_matched(refresh)]
+    counts = Counter(row.status.state.value for row in rows)
+    matching = _sorted([row for row in rows if query.state in ("", row.status.state.value)], query.sort)
+    pages = max(1, -(-len(matching) // PAGE_ROWS))
+    page = min(int(query.page), pages) if re.fullmatch("[1-9][0-9]{0,8}", query.page) else 1
+    return RefreshList(
+        refreshes=tuple(matching[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]),
+        states=tuple(state.value for state in State),
+        counts={state.value: counts[state.value] for state in State if counts[state.value]},
+        total=len(rows),
+        matching=len(matching),
+        page=page,
+        pages=pages,
+    )
+
+
+def _of_header(name: str) -> Callable[[LakeRefresh], Any]:
+    return lambda refresh: getattr(refresh.status.header, name, None)
+
+
+_COLUMNS: Final[Mapping[str, Callable[[LakeRefresh], Any]]] = {
+    "table": lambda refresh: refresh.status.table,
+    "sync": _of_header("sync"),
+    "rows": _of_header("last_published_rows"),
+    "pages": _of_header("pages"),
+    "records": _of_header("records"),
+    "attempts": _of_header("attempts"),
+    "updated": _of_header("committed_at"),
+    "dag": dag_of,
+    "progress": lambda refresh: refresh.status.percent,
+    "duration": lambda refresh: next((generation.seconds for generation in refresh.status.history), None),
+}
+"""Values to sort by; the columns of the list have the same names."""
+
+
+def _sorted(rows: list[LakeRefresh], sort: str) -> list[LakeRefresh]:
+    """Return the rows in the order of a column, those without a value last; failed and stuck ones first without one."""
+    from airflow_provider_rfr.refresh.state import by_urgency
+
+    rows.sort(key=lambda row: (*by_urgency(row.status), row.status.ledger, row.lake))
+    value_of = _COLUMNS.get(sort.removeprefix("-"))
+    if value_of is None:
+        return rows
+    known = [row for row in rows if value_of(row) is not None]
+    known.sort(key=value_of, reverse=sort.startswith("-"))
+    return known + [row for row in rows if value_of(row) is None]
+
+
+def history_for(refresh: LakeRefresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
+    """Return the generations, the newest first; those that the viewer may not see have only figures."""
+    hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "map_index": None, "error": None}
+    return tuple(
+        generation if viewer.sees(generation.dag_id) else replace(generation, **hidden)  # type: ignore[arg-type]
+        for generation in refresh.status.history
+    )

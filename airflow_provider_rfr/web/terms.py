@@ -1,0 +1,78 @@
+"""The words of the pages, explained by the tables of ``docs``, which the wheel holds as well."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_MARKS: Final = re.compile(r"[*`]")
+
+
+class Term(NamedTuple):
+    """A row of a table in ``docs``, without Markdown."""
+
+    name: str
+    meaning: str
+
+    @property
+    def anchor(self) -> str:
+        return re.sub("[^a-z]+", "-", self.name.casefold())
+
+
+@cache
+def terms(document: str, heading: str) -> tuple[Term, ...]:
+    """Return the rows of the first table below the heading.
+
+    :raises ValueError: there is no such heading
+    """
+    # Next to the package in a clone, inside it where it was installed.
+    [file] = [path for parent in (_PACKAGE, _PACKAGE.parent) if (path := parent / "docs" / document).is_file()]
+    text = file.read_text(encoding="utf-8")
+    below = text[text.index(f"# {heading}\n") :]
+    [table, *_] = re.findall(r"^(?:\|.*\n)+", below, re.MULTILINE)
+    cells = [_plain(line).strip("|\n ").split(" | ", 1) for line in table.splitlines()[2:]]
+    return tuple(Term(name.strip(), meaning.strip()) for name, meaning in cells)
+
+
+def _plain(markdown: str) -> str:
+    return _MARKS.sub("", _LINK.sub(r"\1", markdown))
+
+
+def glossary() -> tuple[Term, ...]:
+    return terms("architecture.md", "Glossary")
+
+
+def pages() -> tuple[Term, ...]:
+    return terms("ui.md", "The pages in Airflow")
+
+
+def states() -> tuple[Term, ...]:
+    """Return the states of refreshes and of endpoints."""
+    return terms("ui.md", "States") + terms("ui.md", "States of endpoints")
+
+
+@cache
+def _by_name(rows: tuple[Term, ...]) -> dict[str, str]:
+    """Return the meanings by each name of a row; that of a row with several names begins with these."""
+    return {
+        name: row.meaning if name == row.name else f"{row.name}: {row.meaning}"
+        for row in rows
+        for name in row.name.split(", ")
+    }
+
+
+def explain(term: str) -> str:
+    """Return the glossary's text about the term.
+
+    :raises KeyError: the glossary does not have it
+    """
+    return _by_name(glossary())[term]
+
+
+def explain_state(state: str) -> str:
+    """Return the meaning of the state; an empty text for a word that says all by itself."""
+    return _by_name(states()).get(state, "")
