@@ -45,10 +45,12 @@ check: setup
 
 test: setup
 	@scripts/packages.sh postgresql chromium
+	@scripts/axe.sh
 	@$(MAKE) -s -j 2 lint tests TIER=test
 
 test-all: setup
 	@scripts/packages.sh postgresql chromium
+	@scripts/axe.sh
 	@scripts/weed.sh
 	@$(MAKE) -s -j 2 lint tests TIER=all
 
