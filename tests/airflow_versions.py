@@ -11,14 +11,14 @@ import pytest
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 
 if TYPE_CHECKING:
-    from airflow.dag_processing.dagbag import DagBag
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
     from airflow.serialization.serialized_objects import DagSerialization
 else:
     try:
-        from airflow.dag_processing.dagbag import DagBag
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     except ImportError:  # 3.1
-        from airflow.models.dagbag import DagBag
+        from airflow.models.dagbag import DagBag, sync_bag_to_db
     try:
         from airflow.sdk.execution_time.context import TaskStateStoreAccessor
     except ImportError:  # 3.1, 3.2
@@ -39,6 +39,7 @@ __all__ = [
     "needs_teams",
     "plugin_import_errors",
     "rfr_command",
+    "sync_bag_to_db",
 ]
 
 

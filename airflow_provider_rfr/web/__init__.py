@@ -1,7 +1,7 @@
 """The application that Airflow's API server mounts under ``/rfr``: its files, and pages for logged-in users.
 
 Only the API server imports this package, by ``plugin.py``. The pages show refreshes, deliveries, migrations and
-connections; they only read, and whatever changes something is a DAG's run.
+connections, and this server only reads: whatever changes something is a request of the viewer's browser to Airflow.
 
 Templates escape everything, and headers let pages load nothing from outside.
 """
@@ -9,6 +9,7 @@ Templates escape everything, and headers let pages load nothing from outside.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -28,6 +29,15 @@ from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 from airflow_provider_rfr.hooks.tasks import schedule_of
 from airflow_provider_rfr.web import charts, display, terms
 from airflow_provider_rfr.web.access import ViewerDep
+from airflow_provider_rfr.web.actions import (
+    ONCE,
+    Action,
+    actions_on,
+    actions_on_endpoint,
+    deliver,
+    deploy,
+    start_of,
+)
 from airflow_provider_rfr.web.lakes import Lakes, prepare
 from airflow_provider_rfr.web.listing import RefreshFilter, dag_of, history_for, list_for
 from airflow_provider_rfr.web.store_pages import (
@@ -88,6 +98,7 @@ def _templates() -> Environment:
     environment.filters |= display.FILTERS
     environment.globals |= {
         "version": __version__,
+        "once": json.dumps(ONCE),
         "airflow_can_trigger_again": AIRFLOW_V_3_2_PLUS,
         "charts": charts,
         "explain": terms.explain,
@@ -124,6 +135,25 @@ class Addresses:
         asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return f"{self._airflow}/api/v2/auth/login?{urlencode({'next': asked})}"
 
+    def api(self, *parts: str) -> str:
+        """Return an address of Airflow's REST API."""
+        return "/".join([f"{self._airflow}/api/v2", *(quote(part, safe="") for part in parts)])
+
+    def request(self, action: Action) -> str:
+        """Return the action for ``actions.js``, as JSON."""
+        return json.dumps(
+            {
+                "effect": action.effect,
+                "done": action.done,
+                "method": action.method,
+                "url": self.api(*action.path),
+                "body": action.body,
+                "isNewRun": action.is_new_run,
+                "settings": self.api(*action.settings_of) if action.settings_of else None,
+                "runs": f"{self.dag(action.path[1])}/runs/",
+            }
+        )
+
     def dag(self, dag_id: str) -> str:
         """Return the address of the DAG's page, which has the button that opens the form for a run."""
         return f"{self._airflow}/dags/{quote(dag_id, safe='')}"
@@ -140,6 +170,7 @@ _STATIC: Final = Path(__file__).parent / "static"
 _FILES: Final = {
     "rfr.css": "text/css",
     "rfr.js": "text/javascript",
+    "actions.js": "text/javascript",
     "menu.svg": "image/svg+xml",
     "menu-dark.svg": "image/svg+xml",
 }
@@ -244,6 +275,7 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
                 delivery for delivery in deliveries.value or () if all(map(viewer.sees, delivery.dag_ids))
             ),
             may_trigger=dag_id is not None and viewer.may_trigger(dag_id),
+            actions=actions_on(refresh.status, viewer),
         )
 
     return await run_in_threadpool(answer)
@@ -262,13 +294,17 @@ async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
 
     def answer() -> Response:
         webhooks = Webhooks.of_lakes([lake_webhooks.seen_by(viewer) for _, lake_webhooks in by_lake])
-        may_deliver = viewer.may_trigger("deliver_webhooks")
+        delivering, managing = start_of("deliver_webhooks", viewer), start_of("manage_webhooks", viewer)
         return page(
             request,
             "deliveries.html",
             problems=viewer.sentences_of(problems),
             webhooks=webhooks,
-            may_deliver=may_deliver,
+            deliver=None if delivering is None else deliver(delivering),
+            actions={
+                endpoint.row.id: () if managing is None else actions_on_endpoint(endpoint, managing)
+                for endpoint in webhooks.endpoints
+            },
             has_several_lakes=len(webhooks.lakes) > 1,
         )
 
@@ -285,6 +321,7 @@ async def _migrations(request: Request, viewer: ViewerDep) -> Response:
     def answer() -> Response:
         allowed = viewer.reads_assets
         all_problems = [*project.problems_with("The control store"), *problems]
+        migrating = start_of("builtin_migration", viewer)
         return page(
             request,
             "migrations.html",
@@ -294,7 +331,7 @@ async def _migrations(request: Request, viewer: ViewerDep) -> Response:
             lakes=by_lake if allowed else [],
             sees_all_dags=viewer.sees_all_dags,
             problems=viewer.sentences_of(all_problems) if allowed else (),
-            may_deploy=viewer.may_trigger("builtin_migration"),
+            deploy=None if migrating is None else deploy(migrating),
         )
 
     return await run_in_threadpool(answer)

@@ -79,13 +79,26 @@ class Viewer:
 
     def may_trigger(self, dag_id: str) -> bool:
         """Tell whether the DAG exists and the user may start runs of it."""
+        return self._may_change("POST", dag_id, DagAccessEntity.RUN)
+
+    def may_change_tasks(self, dag_id: str) -> bool:
+        """Tell whether the DAG exists and the user may mark and clear its tasks."""
+        return self._may_change("PUT", dag_id, DagAccessEntity.TASK_INSTANCE)
+
+    def _may_change(self, method: str, dag_id: str, entity: DagAccessEntity) -> bool:
         if DagModel.get_dagmodel(dag_id) is None:
             return False
-        return self._may("POST", dag_id, DagModel.get_dag_id_to_team_name_mapping([dag_id]) if _has_teams() else {})
+        teams = DagModel.get_dag_id_to_team_name_mapping([dag_id]) if _has_teams() else {}
+        return self._may(method, dag_id, teams, entity)
 
-    def _may(self, method: str, dag_id: str, teams: Mapping[str, str | None]) -> bool:
+    def _may(
+        self,
+        method: str,
+        dag_id: str,
+        teams: Mapping[str, str | None],
+        entity: DagAccessEntity = DagAccessEntity.RUN,
+    ) -> bool:
         details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
-        entity = DagAccessEntity.RUN
         return bool(
             self._manager.is_authorized_dag(method=method, access_entity=entity, details=details, user=self._user)
         )

@@ -239,9 +239,8 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("system")
-    ready = (
-        ROOT / "dags" / f"{name}.py" for name in ("full_refresh", "incremental_sync", "deliver_webhooks", "try_webhook")
-    )
+    names = ("full_refresh", "incremental_sync", "deliver_webhooks", "manage_webhooks", "try_webhook")
+    ready = (ROOT / "dags" / f"{name}.py" for name in names)
     with ResourceManager(folder / "cluster") as yarn:
         # A name of its own: the other DAGs submit with the real one.
         submit = yarn.install(folder / "bin", "spark3-submit")

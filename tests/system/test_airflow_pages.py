@@ -5,25 +5,31 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, FrameLocator, Page, expect
+from playwright.sync_api import Browser, FrameLocator, Locator, Page, expect
 
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from demo.webhook_receiver import Received, Receiver
+from tests.integration.conftest import SHOP
 from tests.soon import PATIENCE, wait_until
 from tests.system.conftest import KEY, PASSWORD, SIZES, Story, api_server
+from tests.system.test_airflow_webhooks import block, write
+from tests.unit.triggers.lake import publish
 from tests.unit.web.ledgers import CANARY, begun, copies, read_page
 
 HOSTILE = "raw.<script>document.title='broken in'</script>"
-DAG, SYNC = "on_demand", "incremental_sync"
+DAG, SYNC, FORM = "on_demand", "incremental_sync", "resumable_full_refresh"
 TOTAL = SIZES.partitions * SIZES.pages
 SomebodyAt = Callable[[str], AbstractContextManager[Page]]
 
@@ -127,7 +133,7 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
         story.assert_whole("raw.looked_at")
         tab = framed(owner, url, f"dags/{DAG}/runs/looked_at/tasks/refresh/plugin/rfr_of_task")
         expect(tab.get_by_role("heading", name="raw.looked_at")).to_be_visible()
-        tab.get_by_role("link", name="Refresh again").click()
+        tab.get_by_role("link", name="Load with other settings").click()
         owner.wait_for_url(f"{url}/dags/{DAG}/runs/looked_at**")
         owner.get_by_role("button", name="Trigger").last.click()
         if AIRFLOW_V_3_2_PLUS:  # 3.1 has no such item
@@ -137,7 +143,8 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
         frame = framed(viewer, url)
         frame.get_by_role("link", name="raw.looked_at", exact=True).click()
         expect(frame.get_by_role("heading", name="raw.looked_at")).to_be_visible()
-        expect(frame.get_by_role("link", name="Refresh again")).to_have_count(0)
+        expect(frame.get_by_role("link", name="Load with other settings")).to_have_count(0)
+        expect(frame.locator("button[data-request]")).to_have_count(0)
         expect(frame.locator("dt:has-text('Attempts') + dd")).to_contain_text("2, ")
 
 
@@ -168,7 +175,7 @@ def test_thousands_of_ledgers_hostile_names_and_a_dead_catalog_share_a_page(
                 owner.get_by_role("link", name=HOSTILE).click()
                 expect(owner.get_by_role("heading", name=HOSTILE)).to_be_visible()
                 assert owner.title() == HOSTILE
-                assert owner.locator("script").count() == 1
+                assert owner.locator("script").count() == 2
                 owner.set_viewport_size({"width": 390, "height": 844})
                 for address in (owner.url, f"{url}/rfr/?q=first"):
                     owner.goto(address)
@@ -257,6 +264,17 @@ def test_a_sync_is_shown_with_its_changes_and_its_form_reads_everything_again(
         expect(frame.locator("dt:has-text('Window') + dd")).to_contain_text("frozen when the sync was opened")
         expect(frame.locator("#changes [data-label=Inserted]")).to_have_text("0")
 
+        full = act(frame, "Full refresh")
+        expect(full.locator("pre")).to_contain_text('"full_refresh": true')
+        full.get_by_role("button", name="Full refresh").dblclick()
+        pressed = run_started_by(frame)
+        story.succeed(SYNC, pressed)
+
+        def full_refreshes() -> set[str]:
+            return {run["dag_run_id"] for run in story.runs(SYNC) if run["conf"].get("full_refresh")}
+
+        assert full_refreshes() == {pressed}
+
         owner.goto(f"{url}/dags/{SYNC}")
         owner.get_by_role("button", name="Trigger").last.click()
         switch = owner.locator("[name=element_full_refresh]")
@@ -264,8 +282,204 @@ def test_a_sync_is_shown_with_its_changes_and_its_form_reads_everything_again(
         switch.locator("xpath=ancestor-or-self::label").click()
         owner.get_by_role("dialog").get_by_role("button", name="Trigger", exact=True).click()
         expect(owner.get_by_role("dialog")).to_have_count(0)
-        [asked] = wait_until(lambda: [run for run in story.runs(SYNC) if run["conf"].get("full_refresh")])
-        story.succeed(SYNC, asked["dag_run_id"])
+        asked = wait_until(
+            lambda: [run["dag_run_id"] for run in story.runs(SYNC) if run["conf"].get("full_refresh")][1:]
+        )
+        story.succeed(SYNC, asked[0])
         expect(framed(owner, url).locator("tr", has_text="raw.shipments").locator("[data-label=Sync]")).to_have_text(
             "full refresh"
         )
+
+
+def load(story: Story, run: str, target: str, **values: Any) -> None:
+    """Start a run by the ready DAG's form."""
+    source = {"source_file": str(SHOP), "source_config": {"partitions": SIZES.partitions, "page_size": 25}}
+    story.trigger(FORM, run, **{**source, "streams": ["items"], "target": target, "round_seconds": 1, **values})
+
+
+def page_of(page: Page, url: str, table: str) -> Page:
+    """The page of a refresh without Airflow's frame."""
+    page.goto(f"{url}/rfr/refresh?lake=rfr_lake_default&ledger={table}__rfr_ledger")
+    return page
+
+
+def act(page: Page | FrameLocator, label: str) -> Locator:
+    """Press the button of an action, and return its dialog."""
+    page.get_by_role("button", name=label, exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("heading", name=label)).to_be_visible()
+    return dialog
+
+
+def confirm(page: Page | FrameLocator, label: str) -> None:
+    act(page, label).get_by_role("button", name=label, exact=True).click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def runs_of_form(story: Story) -> set[str]:
+    return {run["dag_run_id"] for run in story.runs(FORM)}
+
+
+def run_started_by(page: Page | FrameLocator) -> str:
+    return page.locator("#outcome a").inner_text()
+
+
+@pytest.mark.gate
+def test_a_load_is_stopped_continued_and_loaded_again_from_its_page_once_for_a_double_click(
+    somebody: SomebodyAt, url: str, story: Story
+) -> None:
+    with somebody("owner") as owner:
+        story.hold_after(TOTAL // 4)
+        load(story, "acted", "acted.{stream}")
+        story.wait_for_state(FORM, "acted", "running")
+        tab = framed(owner, url, f"dags/{FORM}/runs/acted/tasks/refresh/plugin/rfr_of_task")
+        stop = act(tab, "Stop")
+        expect(stop).to_contain_text("The task refresh of the run acted is marked failed")
+        stop.get_by_role("button", name="Cancel").click()
+        expect(stop).not_to_be_visible()
+        assert story.task(FORM, "acted")["state"] == "running"
+        late = act(page_of(owner.context.new_page(), url, "acted.items"), "Stop")
+        confirm(tab, "Stop")
+        late.get_by_role("button", name="Stop").click()
+        expect(late.get_by_role("alert")).to_contain_text("Its state has changed meanwhile, so nothing was done.")
+        expect(tab.locator("#outcome")).to_contain_text("The task is marked failed")
+        assert story.task(FORM, "acted")["state"] == "failed"
+        story.wait_for_no_driver()
+        story.api.set_faults()
+        confirm(tab, "Continue")
+        story.succeed(FORM, "acted")
+        assert story.result(FORM, "acted")["generation"] == 1
+        expect(tab.locator("dt:text-is('Attempts') + dd")).to_contain_text("2, ")
+
+        before = runs_of_form(story)
+        again = act(tab, "Load now")
+        expect(again.locator("pre")).to_contain_text('"target": "acted.{stream}"')
+        again.get_by_role("button", name="Load now").dblclick()
+        expect(again).not_to_be_visible()
+        started = run_started_by(tab)
+        assert runs_of_form(story) - before == {started}
+        story.succeed(FORM, started)
+        assert story.result(FORM, started)["generation"] == 2
+        tab.locator("#outcome a").click()
+        owner.wait_for_url(f"{url}/dags/{FORM}/runs/manual__**")
+    with somebody("viewer") as viewer:
+        page = page_of(viewer, url, "acted.items")
+        expect(page.get_by_role("heading", name="acted.items")).to_be_visible()
+        expect(page.locator("button[data-request]")).to_have_count(0)
+
+
+def test_each_refusal_of_an_action_is_one_sentence_and_starts_nothing(
+    somebody: SomebodyAt, url: str, story: Story
+) -> None:
+    load(story, "refused", "refusing.{stream}")
+    story.succeed(FORM, "refused")
+    with somebody("viewer") as viewer:
+        session_of_viewer = viewer.context.cookies()
+    with somebody("owner") as owner:
+        session = owner.context.cookies()
+        page = page_of(owner, url, "refusing.items")
+        dialog = act(page, "Load now")
+        button, problem = dialog.get_by_role("button", name="Load now"), dialog.get_by_role("alert")
+        expect(button).to_be_enabled()
+        before = runs_of_form(story)
+        owner.context.clear_cookies()
+        button.click()
+        expect(problem).to_have_text("You are logged out, so nothing was done. Log in")
+        login = problem.get_by_role("link", name="Log in")
+        expect(login).to_have_attribute("href", re.compile("/auth/login.next=%2Frfr%2Frefresh"))
+        # Somebody else logs in with this browser.
+        owner.context.add_cookies(session_of_viewer)
+        button.click()
+        expect(problem).to_have_text("You do not have the right to this, so nothing was done.")
+        assert runs_of_form(story) == before
+        owner.context.clear_cookies()
+        owner.context.add_cookies(session)
+
+        # A proxy cuts the connection after Airflow has made the run.
+        owner.route("**/dagRuns", lambda route: (route.fetch(), route.abort()))
+        button.click()
+        expect(problem).to_contain_text("Airflow does not answer. It is not known whether this was done. Try again")
+        [made] = runs_of_form(story) - before
+        owner.unroute("**/dagRuns")
+        button.click()
+        expect(dialog).not_to_be_visible()
+        assert run_started_by(page) == made
+        assert runs_of_form(story) - before == {made}
+        story.succeed(FORM, made)
+
+        expect(page.get_by_role("button", name="Load now", exact=True)).to_be_visible()
+        # The page is old, and so still has the button.
+        owner.route("**/rfr/refresh*", lambda route: route.abort())
+        story.airflow.call("DELETE", f"/dags/{FORM}/dagRuns/{made}")
+        story.airflow.call("DELETE", f"/dags/{FORM}/dagRuns/refused")
+        dialog = act(page, "Load now")
+        expect(dialog.get_by_role("alert")).to_contain_text("It is not there any more, so nothing was done.")
+        expect(dialog.get_by_role("button", name="Load now")).to_be_disabled()
+
+
+def test_a_refused_publish_is_accepted_once_and_what_was_read_is_discarded_from_the_page(
+    somebody: SomebodyAt, url: str, story: Story
+) -> None:
+    load(story, "whole", "guarded.{stream}")
+    story.succeed(FORM, "whole")
+    load(story, "shrunk", "guarded.{stream}", source_config={"partitions": 1, "page_size": 25})
+    assert story.wait_for_end(FORM, "shrunk")["state"] == "failed"
+    with somebody("owner") as owner:
+        page = page_of(owner, url, "guarded.items")
+        accept = act(page, "Accept once")
+        expect(accept).to_contain_text("fewer, and max_shrink allows 50%")
+        expect(accept.locator("pre")).to_contain_text('"max_shrink": null')
+        asked = story.api.counts()["requests"]
+        accept.get_by_role("button", name="Accept once").click()
+        run = run_started_by(page)
+        story.succeed(FORM, run)
+        assert story.result(FORM, run)["generation"] == 2
+        assert story.api.counts()["requests"] == asked
+
+        expect(page.get_by_role("heading", name="published")).to_be_visible()
+        dialog = act(page, "Load now")
+        expect(dialog.locator("pre")).to_contain_text('"partitions": 1')
+        expect(dialog.locator("pre")).not_to_contain_text("max_shrink")
+        dialog.get_by_role("button", name="Cancel").click()
+
+        story.api.set_faults({"kind": "error", "status": 401, "path": "/partitions/7/items", "after": 4, "times": 1})
+        load(story, "broken", "guarded.{stream}")
+        assert story.wait_for_end(FORM, "broken")["state"] == "failed"
+        confirm(page, "Discard and start over")
+        run = run_started_by(page)
+        story.succeed(FORM, run)
+        assert story.result(FORM, run)["generation"] == 4
+        [conf] = [made["conf"] for made in story.runs(FORM) if made["dag_run_id"] == run]
+        assert conf["unfinished"] == "restart"
+
+
+def test_an_endpoint_is_paused_and_its_dead_letters_are_sent_again_from_the_page(
+    somebody: SomebodyAt, url: str, story: Story, tmp_path: Path
+) -> None:
+    def answer(_request: Received) -> tuple[int, bytes]:
+        return (200 if len(receiver.requests) > 1 else 503), b""
+
+    publish(open_catalog(story.lake.settings), "raw.told")
+    with Receiver(answer) as receiver, somebody("owner") as owner:
+        file = write(tmp_path, block(receiver.url, maxAttempts=1))
+        story.trigger("deliver", "given_up", triggers_file=file, target="raw.told")
+        story.wait_for_run("deliver", "given_up")
+        owner.goto(f"{url}/rfr/deliveries")
+        pause = act(owner, "Pause")
+        expect(pause).to_contain_text(f"{tmp_path.name}/hook of raw.told: Nothing is sent")
+        pause.get_by_role("button", name="Pause").dblclick()
+        expect(pause).not_to_be_visible()
+        [paused] = story.runs("manage_webhooks")
+        assert paused["dag_run_id"] == run_started_by(owner)
+        for label in ("Pause", "Resume", "Replay"):
+            if label != "Pause":
+                confirm(owner, label)
+            story.succeed("manage_webhooks", run_started_by(owner), "manage")
+        expect(owner.get_by_role("button", name="Replay")).to_have_count(0)
+        story.trigger("deliver", "again", triggers_file=file, target="raw.told")
+        story.succeed("deliver", "again", "deliver")
+        assert [request.delivery_id for request in receiver.requests][1:] == [receiver.requests[0].delivery_id]
+    with somebody("viewer") as viewer:
+        viewer.goto(f"{url}/rfr/deliveries")
+        expect(viewer.get_by_text("raw.told").first).to_be_visible()
+        expect(viewer.locator("button[data-request]")).to_have_count(0)

@@ -35,6 +35,10 @@ dag.params.validate()
 assert dag.task_ids == ["deliver"]
 dag.params.validate()
 """,
+    "manage_webhooks": """
+assert dag.task_ids == ["manage"]
+dag.params.validate()
+""",
     "try_webhook": """
 assert dag.task_ids == ["call"]
 assert not {"url", "headers", "signing"} & set(dag.params)

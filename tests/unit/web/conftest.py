@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.api.common.delete_dag import delete_dag
 from airflow.models.connection import Connection
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -19,7 +24,7 @@ from sqlalchemy import delete
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.web import lakes
 from airflow_provider_rfr.web.lakes import Lakes
-from tests.airflow_versions import forget_plugins
+from tests.airflow_versions import DagBag, forget_plugins, sync_bag_to_db
 from tests.soon import PATIENCE
 
 Login = Callable[[str], TestClient]
@@ -92,3 +97,29 @@ def second_lake(**fields: Any) -> Iterator[None]:
     finally:
         with create_session() as session:
             session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
+
+
+@contextmanager
+def parsed(folder: Path, files: Iterable[Path]) -> Iterator[None]:
+    """Have the DAGs of these files in Airflow's database, as its DAG processor writes them."""
+    folder.mkdir()
+    for file in files:
+        (folder / file.name).symlink_to(file)
+    bag = DagBag(str(folder), bundle_path=folder, bundle_name="dags-folder")
+    assert not bag.import_errors
+    with create_session() as session:
+        session.merge(DagBundleModel(name="dags-folder"))
+    sync_bag_to_db(bag, "dags-folder", None)
+    try:
+        yield
+    finally:
+        with create_session() as session:
+            session.execute(delete(TaskInstance))
+        for dag_id in bag.dags:
+            delete_dag(dag_id)
+
+
+def offered(client: TestClient, path: str) -> dict[str, dict[str, Any]]:
+    """What ``actions.js`` reads from the buttons of a page, by their labels."""
+    found = re.findall(r'data-request="([^"]+)">([^<]+)</button>', client.get(path).text)
+    return {label: json.loads(html.unescape(text)) for text, label in found}

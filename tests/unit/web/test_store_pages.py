@@ -41,13 +41,14 @@ from airflow_provider_rfr.store.deliveries import (
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, DEPLOYS, ENDPOINTS
 from airflow_provider_rfr.web import access, store_pages
-from airflow_provider_rfr.web.access import Viewer
 from airflow_provider_rfr.web.store_pages import control_store, read_in_lake
 from tests.airflow_versions import needs_teams
 from tests.unit.builtins.execution.places import DuckEngine
-from tests.unit.web.conftest import Login, second_lake
+from tests.unit.web.conftest import Login, offered, parsed, second_lake
 from tests.unit.web.ledgers import CANARY, REFRESH, TASK, begun
 from tests.unit.web.managers import PickyManager
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -252,16 +253,56 @@ def test_connections_of_one_catalog_list_its_webhooks_once_and_several_catalogs_
     assert text.count('<td data-label="Lake">second_lake</td>') == columns
 
 
-@pytest.mark.parametrize(("is_there", "where"), [(True, " (<em>Deliver now</em>, below)"), (False, "")])
-def test_the_hint_to_replay_says_who_sends_what_it_queues(
-    login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch, is_there: bool, where: str
-) -> None:
-    monkeypatch.setattr(Viewer, "may_trigger", lambda _viewer, dag_id: is_there and dag_id == "deliver_webhooks")
+def test_without_the_ready_dags_the_page_has_the_command_to_replay(login: Login, store: ControlStore) -> None:
     deliver(store, "raw.orders", "shop", outcome="failed")
     execute(store, update(DELIVERIES).values(state="dead"))
-    text = login("owner").get("/rfr/deliveries").text
-    assert f"It only queues them: the DAG <code>deliver_webhooks</code>{where} then sends them." in text
-    assert ("Deliver now</a>" in text) is is_there
+    owner = login("owner")
+    text = owner.get("/rfr/deliveries").text
+    assert "It only queues them: the DAG <code>deliver_webhooks</code> then sends them." in text
+    command = "airflow rfr triggers replay --lake-conn-id rfr_lake_default --target raw.orders --trigger hook"
+    assert f'<button type="button" data-copy="{command}">Copy</button>' in text
+    assert offered(owner, "/rfr/deliveries") == {}
+
+
+@pytest.mark.parametrize(
+    ("paused_at", "state", "labels"),
+    [
+        (None, "delivered", ["Pause", "Deliver now"]),
+        (1, "pending", ["Resume", "Deliver now"]),
+        (1, "dead", ["Resume", "Replay", "Deliver now"]),
+    ],
+)
+def test_endpoints_are_paused_resumed_and_replayed_by_the_ready_dag_for_who_may_start_it(
+    login: Login, store: ControlStore, tmp_path: Path, paused_at: int | None, state: str, labels: list[str]
+) -> None:
+    deliver(store, "raw.orders", "shop", outcome="failed")
+    execute(store, update(ENDPOINTS).values(paused_at=paused_at))
+    execute(store, update(DELIVERIES).values(state=state))
+    owner, path = login("owner"), "/rfr/deliveries"
+    with parsed(tmp_path / "dags", [ROOT / "dags" / f"{name}_webhooks.py" for name in ("deliver", "manage")]):
+        buttons = offered(owner, path)
+        assert list(buttons) == labels
+        which = {"target": "raw.orders", "trigger": "hook", "lake_conn_id": "rfr_lake_default"}
+        for label, button in buttons.items():
+            assert button["body"] == ({} if label == "Deliver now" else {"action": label.lower(), **which})
+            body = {"dag_run_id": f"manual__{label.split()[0]}", "logical_date": None, "conf": button["body"]}
+            answer = owner.post(button["url"], json=body)
+            assert answer.status_code == 200, answer.text
+        assert offered(login("viewer"), path) == {}
+
+
+def test_a_deploy_is_started_from_its_page_or_its_command_is_shown(
+    login: Login, store: ControlStore, tmp_path: Path
+) -> None:
+    owner, path = login("owner"), "/rfr/migrations"
+    assert offered(owner, path) == {}
+    assert "airflow rfr objects apply" in owner.get(path).text
+    with parsed(tmp_path / "dags", [ROOT / "dags" / "builtin_migration.py"]):
+        [deploy] = offered(owner, path).values()
+        assert "The DAG builtin_migration is paused" in deploy["effect"]
+        body = {"dag_run_id": "manual__deploy", "logical_date": None, "conf": deploy["body"]}
+        assert owner.post(deploy["url"], json=body).status_code == 200
+        assert offered(login("viewer"), path) == {}
 
 
 def test_a_command_to_copy_quotes_names(login: Login, store: ControlStore) -> None:

@@ -1,0 +1,331 @@
+"""Actions that a viewer takes from a page: each is one request to Airflow's REST API.
+
+The viewer's browser sends it, in the viewer's session, so Airflow itself checks the right to it and writes its audit
+log; this server writes nothing. A page offers an action only where it can work: the viewer has the right, the state
+allows it, and the DAG has the param that it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from jsonschema.validators import validator_for
+from sqlalchemy import func, select
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.state import LedgerHeader, TableStatus
+    from airflow_provider_rfr.web.access import Viewer
+    from airflow_provider_rfr.web.store_pages import EndpointView
+
+_UNFINISHED: Final = frozenset(
+    {"scheduled", "queued", "running", "deferred", "restarting", "up_for_retry", "up_for_reschedule"}
+)
+_ACCEPTING: Final[Mapping[str, Any]] = {
+    "allow_empty": True,
+    "max_shrink": None,
+    "max_deleted": 1,
+    "on_missing_records": "warn",
+}
+"""Values of options under which a guard lets pass what it refused."""
+_GUARD: Final = re.compile(rf"^PublishRefusedError: .*\bset ({'|'.join(_ACCEPTING)}) to ", re.DOTALL)
+_DISCARDING: Final[tuple[Mapping[str, Any], ...]] = ({"force_restart": True}, {"unfinished": "restart"})
+"""Params of DAGs that make a run start over, the ready DAGs' among them."""
+ONCE: Final[Mapping[str, Any]] = {"full_refresh": True, **_ACCEPTING, **_DISCARDING[0], **_DISCARDING[1]}
+"""Values that hold for one run alone: a run that takes over the configuration of another one does not take these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A button, its dialog, and the request that follows.
+
+    :ivar name: of the button on its page
+    :ivar effect: sentences of the dialog
+    :ivar done: a sentence for afterwards
+    :ivar path: of Airflow's REST API, in parts
+    :ivar body: of the request; of a new run, the values that differ from the configuration of another run
+    :ivar settings_of: path of the run whose configuration a new run takes, but for :data:`ONCE`; empty for the DAG's
+        defaults
+    """
+
+    name: str
+    label: str
+    effect: str
+    done: str
+    method: str
+    path: tuple[str, ...]
+    body: Mapping[str, Any] = field(default_factory=dict)
+    settings_of: tuple[str, ...] = ()
+
+    @property
+    def is_new_run(self) -> bool:
+        return self.path[-1] == "dagRuns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagFacts:
+    """Facts of Airflow's database about a DAG that still exists.
+
+    :ivar schemas: JSON schema of each param
+    :ivar busy: runs that are queued or running
+    """
+
+    dag_id: str
+    is_paused: bool
+    schemas: Mapping[str, Mapping[str, Any]]
+    busy: int
+
+    @classmethod
+    def read(cls, dag_id: str) -> DagFacts | None:
+        """Read the facts; None if the DAG is gone."""
+        with create_session() as session:
+            model = session.scalar(select(DagModel).where(DagModel.dag_id == dag_id, ~DagModel.is_stale))
+            dag = None if model is None else SerializedDagModel.get_dag(dag_id, session=session)
+            if model is None or dag is None:
+                return None
+            query = select(func.count()).where(DagRun.dag_id == dag_id, DagRun.state.in_(("queued", "running")))
+            schemas = {name: dag.params.get_param(name).schema for name in dag.params}
+            return cls(dag_id=dag_id, is_paused=bool(model.is_paused), schemas=schemas, busy=session.scalar(query) or 0)
+
+    def takes(self, values: Mapping[str, Any]) -> bool:
+        """Tell whether the DAG has all these params and they may have these values."""
+        return all(
+            name in self.schemas and validator_for(self.schemas[name])(self.schemas[name]).is_valid(value)
+            for name, value in values.items()
+        )
+
+    @property
+    def waiting(self) -> str:
+        """Return the reason for which a new run may wait, as a sentence; an empty text if there is none."""
+        if self.is_paused:
+            return f" The DAG {self.dag_id} is paused: nothing happens until somebody unpauses it."
+        if self.busy:
+            runs = "1 run" if self.busy == 1 else f"{self.busy} runs"
+            return f" {runs} of the DAG {self.dag_id} did not end yet; this one may wait for that."
+        return ""
+
+    def start(self, name: str, label: str, effect: str, **more: Any) -> Action:
+        """Return the action that starts a run of the DAG."""
+        path = ("dags", self.dag_id, "dagRuns")
+        return Action(
+            name=name,
+            label=label,
+            effect=effect + self.waiting,
+            done=f"A run of the DAG {self.dag_id} was started.",
+            method="POST",
+            path=path,
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFacts:
+    """Facts of Airflow's database about the task of a refresh, whose run still exists.
+
+    :ivar state: None for a task that has none, as after a clear
+    :ivar is_dated: whether the run has a logical date
+    """
+
+    dag: DagFacts
+    state: str | None
+    is_dated: bool
+
+    @classmethod
+    def read(cls, header: LedgerHeader) -> TaskFacts | None:
+        """Read the facts; None if the DAG, the run or the task is gone, or if no task made the refresh."""
+        if header.dag_id is None or header.dag_run_id is None or header.task_id is None:
+            return None
+        dag = DagFacts.read(header.dag_id)
+        index = -1 if header.map_index is None else header.map_index
+        run = (TaskInstance.dag_id == header.dag_id) & (TaskInstance.run_id == header.dag_run_id)
+        with create_session() as session:
+            query = (
+                select(TaskInstance.state, DagRun.logical_date)
+                .join(DagRun, (DagRun.dag_id == TaskInstance.dag_id) & (DagRun.run_id == TaskInstance.run_id))
+                .where(run, TaskInstance.task_id == header.task_id, TaskInstance.map_index == index)
+            )
+            row = session.execute(query).one_or_none()
+        if dag is None or row is None:
+            return None
+        state = None if row[0] is None else str(getattr(row[0], "value", row[0]))
+        return cls(dag=dag, state=state, is_dated=row[1] is not None)
+
+
+def actions_on(status: TableStatus, viewer: Viewer) -> tuple[Action, ...]:
+    """Return the actions that the viewer may take on a refresh now."""
+    header = status.header
+    if header is None or header.dag_id is None:
+        return ()
+    may_start, may_change = viewer.may_trigger(header.dag_id), viewer.may_change_tasks(header.dag_id)
+    facts = TaskFacts.read(header) if may_start or may_change else None
+    if facts is None:
+        return ()
+    return tuple(
+        action for action in possible_actions(status, header, facts) if (may_start if action.is_new_run else may_change)
+    )
+
+
+def possible_actions(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
+    """Return the actions that the state and the DAG allow, whoever asks."""
+    from airflow_provider_rfr.refresh.state import State
+
+    is_published = status.state is State.PUBLISHED
+    if facts.state in _UNFINISHED:
+        return () if is_published else (_stop(header),)
+    # A new run has a date of its own, and so another part.
+    is_part_of_date = bool(header.replace_where) and facts.is_dated and "replace_where" not in facts.dag.schemas
+    if is_part_of_date:
+        return (_clear(header, facts, is_published=is_published),)
+    if is_published:
+        return (_load(header, facts), *_full_refresh(header, facts))
+    return (
+        *_accept(header, facts),
+        _clear(header, facts, is_published=False),
+        *_full_refresh(header, facts),
+        *_discard(header, facts),
+    )
+
+
+def _run_of(header: LedgerHeader) -> tuple[str, ...]:
+    return ("dags", str(header.dag_id), "dagRuns", str(header.dag_run_id))
+
+
+def _stop(header: LedgerHeader) -> Action:
+    mapped = () if header.map_index in (None, -1) else (str(header.map_index),)
+    return Action(
+        name="stop",
+        label="Stop",
+        effect=f"The task {header.task_id} of the run {header.dag_run_id} is marked failed, and is not tried again."
+        " What was read is kept, and Continue goes on from there.",
+        done="The task is marked failed; its driver ends within seconds.",
+        method="PATCH",
+        path=(*_run_of(header), "taskInstances", str(header.task_id), *mapped),
+        body={"new_state": "failed"},
+    )
+
+
+def _clear(header: LedgerHeader, facts: TaskFacts, *, is_published: bool) -> Action:
+    """Return the action that runs the task again in its own run, which keeps its date and its configuration."""
+    is_again = is_published or header.refused_under is not None
+    label = ("Load again" if is_published else "Read again") if is_again else "Continue"
+    does = "reads everything again" if is_again else f"continues after the {header.pages:,} pages that were read"
+    marker = header.task_id if header.map_index in (None, -1) else [header.task_id, header.map_index]
+    waiting = facts.dag.waiting if facts.dag.is_paused else ""
+    return Action(
+        name="clear",
+        label=label,
+        effect=f"The task {header.task_id} of the run {header.dag_run_id} is cleared, with those after it. It {does},"
+        f" with the configuration of that run.{waiting}",
+        done="The task is cleared; its next try begins as soon as Airflow has a slot.",
+        method="POST",
+        path=("dags", str(header.dag_id), "clearTaskInstances"),
+        body={
+            "dry_run": False,
+            "dag_run_id": header.dag_run_id,
+            "task_ids": [marker],
+            "only_failed": False,
+            "include_downstream": True,
+        },
+    )
+
+
+def _load(header: LedgerHeader, facts: TaskFacts) -> Action:
+    return _new_run(header, facts, "load", "Load now", "Readers see the old table until the load is published.", {})
+
+
+def _full_refresh(header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
+    values = {"full_refresh": True}
+    if not facts.dag.takes(values):
+        return ()
+    effect = "It reads everything and replaces the table, instead of what changed alone."
+    return (_new_run(header, facts, "full-refresh", "Full refresh", effect, values),)
+
+
+def _discard(header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
+    values = next((values for values in _DISCARDING if facts.dag.takes(values)), None)
+    if values is None:
+        return ()
+    effect = f"It starts over: the {header.pages:,} pages that were read are not used."
+    return (_new_run(header, facts, "discard", "Discard and start over", effect, values),)
+
+
+def _accept(header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
+    refused = _GUARD.match(header.error or "") if header.refused_under is not None else None
+    if refused is None:
+        return ()
+    values = {refused[1]: _ACCEPTING[refused[1]]}
+    if not facts.dag.takes(values):
+        return ()
+    reason = (header.error or "").removeprefix("PublishRefusedError: ")
+    effect = (
+        f"The publish was refused: {reason}. For this run alone {refused[1]} is {json.dumps(values[refused[1]])}, so it"
+        " publishes what was read, without a request to the API."
+    )
+    return (_new_run(header, facts, "accept", "Accept once", effect, values),)
+
+
+def _new_run(
+    header: LedgerHeader, facts: TaskFacts, name: str, label: str, effect: str, values: Mapping[str, Any]
+) -> Action:
+    run = f"A run of the DAG {header.dag_id} starts with the configuration of the run {header.dag_run_id}"
+    return facts.dag.start(name, label, f"{run}. {effect}", body=values, settings_of=_run_of(header))
+
+
+def start_of(dag_id: str, viewer: Viewer) -> DagFacts | None:
+    """Return the facts of a ready DAG; None if there is none, or if the viewer may not start it."""
+    return DagFacts.read(dag_id) if viewer.may_trigger(dag_id) else None
+
+
+def actions_on_endpoint(endpoint: EndpointView, dag: DagFacts) -> tuple[Action, ...]:
+    """Return the actions on an endpoint of webhooks.
+
+    :param dag: the ready DAG ``manage_webhooks``
+    """
+    key = endpoint.row.key
+    which = {"target": key.table, "trigger": key.name, "lake_conn_id": endpoint.lake}
+    offers = []
+    if endpoint.row.is_enabled:
+        effect = "Nothing is sent to this endpoint until it is resumed; commits are still queued for it."
+        offers.append(("pause", "Pause", effect))
+    if endpoint.condition in ("paused", "disabled", "circuit open"):
+        effect = "The endpoint gets what is queued for it at the next run of the DAG deliver_webhooks."
+        offers.append(("resume", "Resume", effect))
+    if dead := endpoint.counts["dead"]:
+        letters = "dead letter is" if dead == 1 else "dead letters are"
+        effect = f"{dead:,} {letters} queued again, under the same ids; the next run of the DAG deliver_webhooks sends."
+        offers.append(("replay", "Replay", effect))
+    return tuple(
+        dag.start(
+            f"{name}-{endpoint.row.id}", label, f"{key.name} of {key.table}: {effect}", body={"action": name, **which}
+        )
+        for name, label, effect in offers
+    )
+
+
+def deliver(dag: DagFacts) -> Action:
+    """Return the action that sends webhooks now.
+
+    :param dag: the ready DAG ``deliver_webhooks``
+    """
+    effect = "A run of the DAG deliver_webhooks queues what is new and sends what is due, for all tables."
+    return dag.start("deliver", "Deliver now", effect)
+
+
+def deploy(dag: DagFacts) -> Action:
+    """Return the action that migrates built-in objects.
+
+    :param dag: the ready DAG ``builtin_migration``
+    """
+    effect = (
+        "A run of the DAG builtin_migration makes a plan, applies it and checks the result, as the defaults of its form"
+        " say: it stops before changes by hand, before a loss of data and before a view that would break."
+    )
+    return dag.start("deploy", "Deploy", effect)

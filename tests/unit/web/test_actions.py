@@ -1,0 +1,236 @@
+"""The actions that a page offers: to whom, in which state, and for which DAG; and what Airflow's API makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from fastapi.testclient import TestClient
+from httpx import Response
+from pyiceberg.catalog import Catalog
+from sqlalchemy import delete, update
+
+from airflow_provider_rfr.operators.arguments import option_fields
+from airflow_provider_rfr.refresh.inspection import status_of
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.state import RefreshState, State, TableStatus
+from airflow_provider_rfr.web.actions import DagFacts, TaskFacts, possible_actions
+from tests.unit.web.conftest import Login, offered, parsed
+from tests.unit.web.ledgers import REFRESH, TASK, begun, read_page
+
+DAGS = """
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+from airflow_provider_rfr.operators.arguments import option_fields
+
+with DAG("shop", schedule=None, params={"full_refresh": False, **option_fields()}):
+    EmptyOperator(task_id="refresh") >> EmptyOperator(task_id="after")
+"""
+SHRUNK = (
+    "PublishRefusedError: 40 rows after 100: 60% fewer, and max_shrink allows 50%; nothing was published; if the source"
+    " is right, set max_shrink to a greater share, or to null to allow any, and run again"
+)
+EMPTY = "PublishRefusedError: the source gave no rows; set allow_empty to true if that is right"
+
+
+@pytest.fixture
+def shop(login: Login, tmp_path: Path) -> Iterator[TestClient]:
+    """The owner's client of an Airflow with the DAG ``shop`` and its run ``monday``."""
+    file = tmp_path / "shop.py"
+    file.write_text(DAGS)
+    with parsed(tmp_path / "dags", [file]):
+        owner = login("owner")
+        start(owner, "monday", {"full_refresh": True, "max_shrink": None, "concurrency": 2})
+        yield owner
+
+
+def start(client: TestClient, run: str, conf: dict[str, Any]) -> None:
+    body = {"dag_run_id": run, "logical_date": None, "conf": conf}
+    answer = client.post("/api/v2/dags/shop/dagRuns", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+def set_task(state: str) -> None:
+    with create_session() as session:
+        session.execute(update(TaskInstance).where(TaskInstance.task_id == "refresh").values(state=state))
+
+
+def take(client: TestClient, action: dict[str, Any]) -> Response:
+    return client.request(action["method"], action["url"], json=action["body"])
+
+
+def task(client: TestClient, name: str = "refresh") -> str | None:
+    return client.get(f"/api/v2/dags/shop/dagRuns/monday/taskInstances/{name}").json()["state"]
+
+
+def published(ledger: Ledger) -> None:
+    read_page(ledger)
+    ledger.commit([], state=RefreshState.PUBLISHED, snapshot_id=1, published_rows=100)
+
+
+def test_a_running_task_is_stopped_and_then_continued_by_requests_that_airflow_takes(
+    shop: TestClient, catalog: Catalog
+) -> None:
+    read_page(begun(catalog, "raw.orders", **TASK))
+    set_task("running")
+    buttons = offered(shop, REFRESH)
+    assert list(buttons) == ["Stop"]
+    assert take(shop, buttons["Stop"]).status_code == 200
+    assert task(shop) == "failed"
+    refused = take(shop, buttons["Stop"])
+    assert refused.status_code == 409
+    buttons = offered(shop, REFRESH)
+    assert list(buttons) == ["Continue", "Full refresh", "Discard and start over"]
+    assert "continues after the 1 pages" in buttons["Continue"]["effect"]
+    assert take(shop, buttons["Continue"]).status_code == 200
+    assert task(shop) is None
+
+
+def test_a_published_refresh_is_loaded_by_a_run_that_is_started_once(shop: TestClient, catalog: Catalog) -> None:
+    published(begun(catalog, "raw.orders", **TASK))
+    set_task("success")
+    buttons = offered(shop, REFRESH)
+    assert list(buttons) == ["Load now", "Full refresh"]
+    assert buttons["Full refresh"]["body"] == {"full_refresh": True}
+    load = buttons["Load now"]
+    conf = shop.get(load["settings"]).json()["conf"]
+    assert conf["concurrency"] == 2
+    now = datetime.now(timezone.utc).isoformat()
+    body = {"dag_run_id": f"manual__{now}_00ff00ff", "logical_date": now, "conf": conf}
+    answers = [shop.request(load["method"], load["url"], json=body).status_code for _ in range(2)]
+    assert answers == [200, 409]
+    assert shop.get("/api/v2/dags/shop/dagRuns").json()["total_entries"] == 2
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == "shop").values(is_paused=True))
+    assert "paused: nothing happens until" in offered(shop, REFRESH)["Load now"]["effect"]
+
+
+def test_what_a_guard_refused_is_accepted_with_the_option_that_it_names(shop: TestClient, catalog: Catalog) -> None:
+    ledger = begun(catalog, "raw.orders", partitions=1, **TASK)
+    read_page(ledger)
+    ledger.end(SHRUNK, refused_under="rules")
+    set_task("failed")
+    buttons = offered(shop, REFRESH)
+    assert list(buttons) == ["Accept once", "Read again", "Full refresh", "Discard and start over"]
+    accept = buttons["Accept once"]
+    assert accept["body"] == {"max_shrink": None}
+    assert "The publish was refused: 40 rows after 100: 60% fewer" in accept["effect"]
+    assert "reads everything again" in buttons["Read again"]["effect"]
+
+
+def test_who_may_not_change_anything_is_offered_nothing_and_refused_by_airflow(
+    shop: TestClient, login: Login, catalog: Catalog
+) -> None:
+    published(begun(catalog, "raw.orders", **TASK))
+    set_task("success")
+    load = offered(shop, REFRESH)["Load now"]
+    viewer = login("viewer")
+    assert "raw.orders" in viewer.get(REFRESH).text
+    assert offered(viewer, REFRESH) == {}
+    body = {"dag_run_id": "manual__once", "logical_date": None, "conf": {}}
+    assert viewer.post(load["url"], json=body).status_code == 403
+    assert login("").post(load["url"], json=body).status_code == 401
+
+
+def test_a_run_or_a_dag_that_is_gone_can_not_be_repeated(shop: TestClient, catalog: Catalog) -> None:
+    published(begun(catalog, "raw.orders", **TASK))
+    set_task("success")
+    for is_stale, labels in ((False, ["Load now", "Full refresh"]), (True, []), (False, ["Load now", "Full refresh"])):
+        with create_session() as session:
+            session.execute(update(DagModel).where(DagModel.dag_id == "shop").values(is_stale=is_stale))
+        assert list(offered(shop, REFRESH)) == labels
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == "shop"))
+    assert offered(shop, REFRESH) == {}
+
+
+def status(catalog: Catalog, **labels: Any) -> TableStatus:
+    """Of a refresh that failed."""
+    ledger = begun(catalog, "raw.orders", **{**TASK, **labels})
+    read_page(ledger)
+    ledger.end("SourceError: 503")
+    found = status_of(catalog, "raw.orders", labels.get("where"))
+    assert found is not None
+    return found
+
+
+def labels_of(status: TableStatus, schemas: dict[str, Any], **changes: Any) -> list[str]:
+    dag = DagFacts(dag_id="shop", is_paused=False, schemas=schemas, busy=0)
+    facts = TaskFacts(**{"dag": dag, "state": "failed", "is_dated": True, **changes})
+    assert status.header is not None
+    return [action.label for action in possible_actions(status, status.header, facts)]
+
+
+def schemas_of(*names: str) -> dict[str, Any]:
+    return {name: dict(param.schema) for name, param in option_fields().items() if name in names}
+
+
+@pytest.mark.parametrize(
+    ("schemas", "labels"),
+    [
+        ({}, ["Continue"]),
+        ({"full_refresh": {}}, ["Continue", "Full refresh"]),
+        ({"full_refresh": {"type": "string"}}, ["Continue"]),
+        (schemas_of("force_restart"), ["Continue", "Discard and start over"]),
+        ({"unfinished": {"enum": ["resume", "restart"]}}, ["Continue", "Discard and start over"]),
+        ({"unfinished": {"enum": ["resume"]}}, ["Continue"]),
+    ],
+)
+def test_a_dag_without_a_param_or_with_another_type_of_it_has_no_action_for_it(
+    catalog: Catalog, schemas: dict[str, Any], labels: list[str]
+) -> None:
+    assert labels_of(status(catalog), schemas) == labels
+
+
+@pytest.mark.parametrize("state", ["queued", "up_for_retry", "deferred"])
+def test_a_task_that_is_tried_again_can_only_be_stopped(catalog: Catalog, state: str) -> None:
+    assert labels_of(status(catalog), schemas_of("force_restart"), state=state) == ["Stop"]
+
+
+def test_the_task_of_a_published_table_is_not_stopped_for_it(catalog: Catalog) -> None:
+    assert labels_of(replace(status(catalog), state=State.PUBLISHED), {}, state="running") == []
+
+
+def test_a_part_that_its_date_names_is_read_again_in_its_own_run(catalog: Catalog) -> None:
+    part = status(catalog, where="day = '2026-01-01'")
+    assert labels_of(part, {"full_refresh": {}}) == ["Continue"]
+    assert labels_of(replace(part, state=State.PUBLISHED), {}) == ["Load again"]
+    assert labels_of(replace(part, state=State.PUBLISHED), {}, is_dated=False) == ["Load now"]
+    assert labels_of(replace(part, state=State.PUBLISHED), {"replace_where": {}}) == ["Load now"]
+
+
+@pytest.mark.parametrize(
+    ("error", "names", "is_offered"),
+    [
+        (SHRUNK, ["max_shrink"], True),
+        (SHRUNK, ["allow_empty"], False),
+        (EMPTY, ["allow_empty"], True),
+        (EMPTY.replace("PublishRefusedError", "SourceError"), ["allow_empty"], False),
+        ("PublishRefusedError: the key has values of several types", ["allow_empty", "max_shrink"], False),
+    ],
+)
+def test_only_what_a_guard_refused_is_accepted_and_only_by_its_own_option(
+    catalog: Catalog, error: str, names: list[str], is_offered: bool
+) -> None:
+    refused = status(catalog)
+    assert refused.header is not None
+    refused = replace(refused, header=replace(refused.header, error=error, refused_under="rules"))
+    assert ("Accept once" in labels_of(refused, schemas_of(*names))) is is_offered
+
+
+def test_a_mapped_task_is_stopped_and_cleared_alone(catalog: Catalog) -> None:
+    mapped = status(catalog, map_index=3)
+    assert mapped.header is not None
+    dag = DagFacts(dag_id="shop", is_paused=False, schemas={}, busy=0)
+    [stop] = possible_actions(mapped, mapped.header, TaskFacts(dag=dag, state="running", is_dated=False))
+    assert stop.path[-3:] == ("taskInstances", "refresh", "3")
+    [clear] = possible_actions(mapped, mapped.header, TaskFacts(dag=dag, state="failed", is_dated=False))
+    assert clear.body["task_ids"] == [["refresh", 3]]
