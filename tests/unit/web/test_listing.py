@@ -6,6 +6,7 @@ import html
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ from sqlalchemy import delete
 from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.lake import LakeSettings
 from airflow_provider_rfr.lake.catalog import create_table
-from airflow_provider_rfr.refresh.state import RefreshState, State
+from airflow_provider_rfr.refresh.inspection import status_of
+from airflow_provider_rfr.refresh.state import RefreshState, State, TableStatus
 from airflow_provider_rfr.web import charts, display, terms
 from tests.soon import soon
 from tests.unit.web.conftest import Login
-from tests.unit.web.ledgers import CANARY, REFRESH, TASK, begun, copies, read_page
+from tests.unit.web.ledgers import CANARY, REFRESH, TASK, begun, read_page
 from tests.unit.web.managers import PickyManager
 
 ROOT = Path(charts.__file__).parents[2]
@@ -79,7 +81,16 @@ def test_two_thousand_tables_are_twenty_pages_and_no_viewer_waits_for_the_catalo
     login: Login, pages: FastAPI, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(catalog, "raw.orders", **TASK)
-    copies(catalog, "raw.orders", 1999)
+    asked: list[str] = []
+    status = status_of(catalog, "raw.orders")
+    assert status is not None
+    many = tuple(replace(status, table=f"raw.copy_{number:04}", ledger=str(number)) for number in range(2000))
+
+    def read(lake: str) -> tuple[TableStatus, ...]:
+        asked.append(lake)
+        return many
+
+    monkeypatch.setattr(pages.state.lakes, "_read_statuses", read)
     assert "2,000 tables" in login("owner").get("/rfr/").text
     monkeypatch.setattr(pages.state.lakes._statuses["rfr_lake_default"], "_pause", math.inf)
     viewer = login("viewer")
@@ -89,7 +100,7 @@ def test_two_thousand_tables_are_twenty_pages_and_no_viewer_waits_for_the_catalo
     assert "1 to 100 of 2,000" in first
     [onward] = re.findall(r'rel="next" href="([^"]*)"', first)
     second = viewer.get(html.unescape(onward)).text
-    assert names(second)[0] == "raw.copy_100"
+    assert names(second)[0] == "raw.copy_0100"
     last = viewer.get("/rfr/", params={"sort": "table", "page": "99"}).text
     assert "1,901 to 2,000 of 2,000" in last
     assert 'rel="next"' not in last
@@ -97,6 +108,7 @@ def test_two_thousand_tables_are_twenty_pages_and_no_viewer_waits_for_the_catalo
     found = viewer.get("/rfr/", params={"q": "copy_1234"}).text
     assert names(found) == ["raw.copy_1234"]
     assert "Pages of the list" not in found
+    assert asked == ["rfr_lake_default"]
 
 
 def test_the_last_outcomes_are_told_in_words_too(login: Login, catalog: Catalog) -> None:
