@@ -14,7 +14,6 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
-from httpx import Response
 from pyiceberg.catalog import Catalog
 from sqlalchemy import delete, update
 
@@ -63,7 +62,7 @@ def set_task(state: str) -> None:
         session.execute(update(TaskInstance).where(TaskInstance.task_id == "refresh").values(state=state))
 
 
-def take(client: TestClient, action: dict[str, Any]) -> Response:
+def take(client: TestClient, action: dict[str, Any]) -> Any:
     return client.request(action["method"], action["url"], json=action["body"])
 
 
