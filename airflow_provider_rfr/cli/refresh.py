@@ -88,23 +88,33 @@ def show(args: Namespace) -> int:
         "target": None if target is None else asdict(target),
     }
     if not print_data(content, args):
-        say(f"{_name(status)}: {status.state.value}")
-        say(status.sentence)
-        if status.header is not None:
-            _show_facts(status, status.header, details)
-            _show_pages(status, status.header, details)
-            _show_incremental(status, sync)
-            if details is not None:
-                _show_checks(status.header, details)
-            _show_target(status.header, target)
-            say(f"Webhooks: airflow rfr triggers list --target {status.table}")
+        _show_all(status, details, target, sync)
     if problem is not None:
         tell(problem)
     return 0 if problem is None else 1
 
 
-def _show_facts(status: TableStatus, header: LedgerHeader, details: RefreshDetails | None) -> None:
-    """Print the facts at the page's top, under their terms there."""
+def _show_all(
+    status: TableStatus, details: RefreshDetails | None, target: TableFacts | None, sync: SyncFacts | None
+) -> None:
+    """Print what the page shows, in its order, under its terms."""
+    say(f"{_name(status)}: {status.state.value}")
+    say(status.sentence)
+    header = status.header
+    if header is None:
+        return
+    _show_load(status, header, details)
+    _show_run(status, header)
+    _show_pages(status, header, details)
+    _show_incremental(status, sync)
+    if details is not None:
+        _show_checks(header, details)
+    _show_table(header, target)
+    print("\nWebhooks")
+    say(f"airflow rfr triggers list --target {status.table}")
+
+
+def _show_load(status: TableStatus, header: LedgerHeader, details: RefreshDetails | None) -> None:
     from airflow_provider_rfr.refresh.state import duration_in_words, rate_in_words, size_in_words
 
     content = status.to_json()
@@ -116,21 +126,34 @@ def _show_facts(status: TableStatus, header: LedgerHeader, details: RefreshDetai
     previous = f"before, the table had {before or 0:,} rows"
     if not header.is_incremental:
         previous = f"the previous refresh published {before or 0:,}"
+    size = size_in_words(header.bytes) + ("" if details is None else f" in {details.files:,} files")
     facts = {
         "Sync": header.sync,
         "Window": header.window and f"{header.window}, frozen when the sync was opened",
         "Last result": status.last_result,
         "Generation": f"{header.generation}, opened {_when(header.opened_at)}",
         "Partitions": f"{header.partitions_done:,} of {header.partitions:,}",
-        "Pages": f"{header.pages:,}, {header.pages_refetched:,} refetched{pace}",
+        "Pages": f"{header.pages:,}{pace}",
+        "Refetched": f"{header.pages_refetched:,}",
         "Records": f"{header.records:,}" + ("" if before is None else f"; {previous}"),
-        "Ledger size": size_in_words(header.bytes) + ("" if details is None else f" in {details.files:,} files"),
+        "Snapshot": content["snapshot_id"],
+        "Ledger": f"{status.ledger}, {size}",
+    }
+    _show_facts("Load", facts)
+
+
+def _show_run(status: TableStatus, header: LedgerHeader) -> None:
+    facts = {
         "Attempts": f"{header.attempts:,}, {header.rounds:,} rounds, last commit {_when(header.committed_at)}",
         "Run": _run_of(header),
+        "Next retry": status.retry_at and _when(status.retry_at),
         "Last error": header.error,
-        "Snapshot": content["snapshot_id"],
-        "Ledger": status.ledger,
     }
+    _show_facts("Run", facts)
+
+
+def _show_facts(title: str, facts: Mapping[str, Any]) -> None:
+    print(f"\n{title}")
     for term, fact in facts.items():
         if fact:
             say(f"{term}: {fact}")
@@ -181,10 +204,10 @@ def _show_checks(header: LedgerHeader, details: RefreshDetails) -> None:
     say(f"Records missing by the API's own count: {missing}")
 
 
-def _show_target(header: LedgerHeader, target: TableFacts | None) -> None:
+def _show_table(header: LedgerHeader, target: TableFacts | None) -> None:
     from airflow_provider_rfr.refresh.state import size_in_words
 
-    print("\nTarget")
+    print("\nTable")
     if target is None:
         say("The table can't be read now" if header.snapshot_id is not None else "The first publish creates the table")
         return
@@ -204,11 +227,12 @@ def _show_part(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _when(at: datetime) -> str:
-    """Return a time, and how long ago that is."""
+    """Return a time, and how far away that is."""
     from airflow_provider_rfr.refresh.state import duration_in_words
 
-    age = max(0.0, (datetime.now(timezone.utc) - at).total_seconds())
-    return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC ({duration_in_words(age)} ago)"
+    age = (datetime.now(timezone.utc) - at).total_seconds()
+    distance = f"{duration_in_words(age)} ago" if age >= 0 else f"in {duration_in_words(-age)}"
+    return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC ({distance})"
 
 
 def _run_of(header: LedgerHeader | PastGeneration) -> str:
