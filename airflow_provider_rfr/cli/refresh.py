@@ -69,7 +69,7 @@ def list_refreshes(args: Namespace) -> None:
 
 @command
 def show(args: Namespace) -> int:
-    """Show what the refresh's page shows, in its order; 1 if the pages in the ledger can't be read."""
+    """Show the facts of the refresh's page, in its order; 1 if the pages in the ledger can't be read."""
     from airflow_provider_rfr.refresh.inspection import read_details, read_target
 
     catalog = lake_of(args)
@@ -97,7 +97,7 @@ def show(args: Namespace) -> int:
 def _show_all(
     status: TableStatus, details: RefreshDetails | None, target: TableFacts | None, sync: SyncFacts | None
 ) -> None:
-    """Print what the page shows, in its order, under its terms."""
+    """Print the facts of the page, in its order, under its terms."""
     say(f"{_name(status)}: {status.state.value}")
     say(status.sentence)
     header = status.header

@@ -1,4 +1,4 @@
-"""``airflow rfr source``: read a source as it is, without Spark and without a table; what its connection needs."""
+"""``airflow rfr source``: read a source as it is, without Spark and without a table, and make its connection."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def _of_report(report: StreamReport) -> StreamCheck:
 
 
 def _facts(stream: PagedStream, *, is_of_manifest: bool = False) -> StreamCheck:
-    """Return what the stream itself says, without columns."""
+    """Return the facts that the stream itself states, without columns."""
     if is_of_manifest:
         from airflow_provider_rfr.streams.airbyte.source import ManifestStream
 

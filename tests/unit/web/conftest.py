@@ -120,6 +120,6 @@ def parsed(folder: Path, files: Iterable[Path]) -> Iterator[None]:
 
 
 def offered(client: TestClient, path: str) -> dict[str, dict[str, Any]]:
-    """What ``actions.js`` reads from the buttons of a page, by their labels."""
+    """Return the requests of the buttons of a page, by their labels, as ``actions.js`` reads them."""
     found = re.findall(r'data-request="([^"]+)">([^<]+)</button>', client.get(path).text)
     return {label: json.loads(html.unescape(text)) for text, label in found}
