@@ -487,7 +487,7 @@ _INIT = _command(
     "Write a source, a DAG, webhooks and connections to begin with; no file is overwritten",
     _file("folder", "Folder to write into (default: Airflow's DAG folder)", metavar="FOLDER", nargs="?"),
     _file("--from-manifest", "A manifest of Airbyte to load from (default: the package's sample API)"),
-    _repeated("--dag", "NAME", "Copy this ready DAG alone; may be repeated (default: none)"),
+    Arg(("--dag",), metavar="DAG_ID", help="Copy this ready DAG alone (default: none)"),
     ARG_OUTPUT,
     group="init",
     example="dags/shop",

@@ -31,7 +31,7 @@ def init(args: Namespace) -> None:
         raise ConfigurationError("--from-manifest", "does not go with --dag", "call init for each of them")
     steps: list[tuple[str, str]] = []
     if args.dag:
-        files = dict(map(_ready_dag, args.dag))
+        files = dict([_ready_dag(args.dag)])
     elif args.from_manifest:
         files, steps = _of_manifest(args.from_manifest, folder)
     else:

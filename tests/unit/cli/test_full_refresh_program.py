@@ -44,7 +44,7 @@ def test_missing_java_is_a_sentence_on_a_terminal_and_json_alone_elsewhere(tmp_p
     out, err = run(tmp_path / "refresh.yaml", tmp_path / "gone", on_terminal=True)
     (line,) = map(json.loads, out)
     assert err == [line["error"]["message"]]
-    assert err[0].startswith(f"no Java was found in JAVA_HOME, {tmp_path}/gone; correct")
+    assert err[0].startswith(f"no Java was found in JAVA_HOME, {tmp_path}/gone; run: unset JAVA_HOME")
     out, err = run(tmp_path / "refresh.yaml", tmp_path / "gone", on_terminal=False)
     assert (list(map(json.loads, out)), err) == ([line], [])
 

@@ -55,7 +55,8 @@ def test_get_started_has_the_commands_that_it_prints(command: Rfr, tmp_path: Pat
 
 def test_the_dags_parse(command: Rfr, tmp_path: Path) -> None:
     command("init", tmp_path)
-    command("init", tmp_path, "--dag", "deliver_webhooks", "--dag", "full_refresh")
+    command("init", tmp_path, "--dag", "deliver_webhooks")
+    command("init", tmp_path, "--dag", "full_refresh")
     bag = DagBag(str(tmp_path))
     assert bag.import_errors == {}
     assert set(bag.dags) == {"shop", "deliver_webhooks", "resumable_full_refresh"}
