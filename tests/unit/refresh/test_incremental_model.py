@@ -48,8 +48,12 @@ class Model:
         """Take over what a sync reads; the first one replaces the rows."""
         if not self.is_synced:
             self.rows, self.is_synced = [], True
+        before = list(self.rows)
         batch = [record for record in given if self.bound is None or record["at"] >= self.bound]
         self.merge(batch)
+        if self.bound is not None and sorted(before, key=str) == sorted(self.rows, key=str):
+            # As after a deletion of what the table lacks: no commit, and so no state.
+            return
         times = [record["at"] for record in batch]
         self.bound = max([*times, *([] if self.bound is None else [self.bound])], default=None)
 
