@@ -349,7 +349,7 @@ def test_a_load_is_stopped_continued_and_loaded_again_from_its_page_once_for_a_d
         confirm(tab, "Continue")
         story.succeed(FORM, "acted")
         assert story.result(FORM, "acted")["generation"] == 1
-        expect(tab.locator("dt:text-is('Attempts') + dd")).to_contain_text("2, ")
+        expect(tab.locator("dt:has-text('Attempts') + dd")).to_contain_text("2, ")
 
         before = runs_of_form(story)
         again = act(tab, "Load now")
