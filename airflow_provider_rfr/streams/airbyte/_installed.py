@@ -68,7 +68,7 @@ def _put_ours_under_it() -> None:
     :raises AttributeError: a name does not exist; its function would not be guarded under another name
     :raises ImportError: a module does not exist
     """
-    from airbyte_cdk.sources.declarative import concurrent_declarative_source
+    from airbyte_cdk.sources.declarative import concurrent_declarative_source as sources
     from airbyte_cdk.sources.declarative.extractors import dpath_extractor
     from airbyte_cdk.sources.declarative.requesters import http_requester
     from airbyte_cdk.sources.declarative.retrievers import simple_retriever
@@ -83,9 +83,9 @@ def _put_ours_under_it() -> None:
         # What the CDK waits for between two requests ends where the reader is stopped.
         if getattr(module, "time", None) is time:
             module.time = _guard.Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
-    # Most of a second for each source, to parse a file of the CDK itself.
-    schema = cache(concurrent_declarative_source.get_declarative_component_schema)
-    replace_name(concurrent_declarative_source, "get_declarative_component_schema", schema)
+    # Most of a second for each source, to parse a file of the CDK itself. Older versions begin the name with "_".
+    for name in [name for name in vars(sources) if name.lstrip("_") == "get_declarative_component_schema"]:
+        replace_name(sources, name, cache(getattr(sources, name)))
     replace_name(dpath_extractor, "dpath", _guard.PlainPaths(dpath_extractor.dpath))
 
     def combined(mappings: Any, *more: Any, **named: Any) -> Any:
