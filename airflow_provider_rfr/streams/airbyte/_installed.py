@@ -85,7 +85,7 @@ def _put_ours_under_it() -> None:
             module.time = _guard.Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
     # Most of a second for each source, to parse a file of the CDK itself. Older versions begin the name with "_".
     for name in [name for name in vars(sources) if name.lstrip("_") == "get_declarative_component_schema"]:
-        replace_name(sources, name, cache(getattr(sources, name)))
+        setattr(sources, name, cache(getattr(sources, name)))
     replace_name(dpath_extractor, "dpath", _guard.PlainPaths(dpath_extractor.dpath))
 
     def combined(mappings: Any, *more: Any, **named: Any) -> Any:
