@@ -129,23 +129,7 @@ function ask(button) {
   }
 }
 
-// Browsers give the clipboard to pages by https and of this machine alone.
-async function copy(button) {
-  try {
-    await navigator.clipboard.writeText(button.dataset.copy);
-    button.textContent = "Copied";
-  } catch (error) {
-    document.getSelection().selectAllChildren(button.previousElementSibling);
-    button.textContent = "Selected: press Ctrl+C";
-  }
-}
-
 document.addEventListener("click", (event) => {
-  const copied = event.target.closest("button[data-copy]");
-  if (copied !== null) {
-    copy(copied);
-    return;
-  }
   const button = event.target.closest("button[data-request]");
   if (button !== null && !dialog.open && !cancelling.disabled) {
     ask(button);

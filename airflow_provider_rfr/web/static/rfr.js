@@ -143,17 +143,17 @@ function walk(event) {
 }
 
 async function copy(event) {
-  const button = event.target.closest("button.copier");
+  const button = event.target.closest("button[data-copy]");
   if (button === null) {
     return;
   }
-  const code = button.parentElement.querySelector("pre");
   try {
-    await navigator.clipboard.writeText(code.textContent);
+    await navigator.clipboard.writeText(button.dataset.copy);
     button.textContent = "Copied";
   } catch (error) {
-    // Without TLS the browser lets no script copy; the text is selected for Ctrl+C.
-    document.getSelection().selectAllChildren(code);
+    // Browsers give the clipboard to pages by https and of this machine alone.
+    document.getSelection().selectAllChildren(button.previousElementSibling);
+    button.textContent = "Selected: press Ctrl+C";
   }
 }
 
