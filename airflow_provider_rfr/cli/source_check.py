@@ -249,13 +249,12 @@ def _table(stream: str) -> str:
 
 def _incremental(stream: PagedStream) -> tuple[Sequence[str], str]:
     """Return the ways to sync the stream, with the cursor column or the reason."""
+    from airflow_provider_rfr.streams.incremental import writes_of
+
     if stream.incremental is None:
         problem, remedy = stream.why_not_incremental
         return (), f"{problem}; {remedy}"
-    column = stream.incremental.column.name
-    if stream.primary_key:
-        return ("merge", "append"), f"by {column}"
-    return ("append",), f"by {column}; merge needs a primary key"
+    return writes_of(bool(stream.primary_key), f"by {stream.incremental.column.name}")
 
 
 def _columns(stream: PagedStream, records: Sequence[Mapping[str, Any]]) -> Iterator[CheckedColumn]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DELETED_FIELD: Final = "_rfr_deleted"
 """The field that a stream adds, with the value true, to a record that removes its row from the table."""
+Write: TypeAlias = Literal["merge", "append"]
+"""A way to write an incremental sync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,14 @@ class CursorColumn:
     format: str = "iso"
     timezone: str = "UTC"
     tried_before: tuple[str, ...] = ()
+
+
+def writes_of(has_key: bool, why: str) -> tuple[tuple[Write, ...], str]:
+    """Return the ways to write an incremental sync of a stream with a cursor, and why there are no others.
+
+    :param why: these ways are there
+    """
+    return (("merge", "append"), why) if has_key else (("append",), f"{why}; merge needs a primary key")
 
 
 def another_cursor(names: Collection[str], column: CursorColumn) -> ConfigurationError:

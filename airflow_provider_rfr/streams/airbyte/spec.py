@@ -23,7 +23,7 @@ import yaml
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.redaction import is_secret
-from airflow_provider_rfr.streams.incremental import CursorColumn
+from airflow_provider_rfr.streams.incremental import CursorColumn, Write, writes_of
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, Paging
@@ -413,7 +413,6 @@ def _seconds(duration: str) -> float:
 
 
 Resumable: TypeAlias = Literal["by page", "by slice", "one request", "no"]
-Write: TypeAlias = Literal["merge", "append"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,9 +486,7 @@ def _writes(
     why = f"by {column.name}"
     if OF_CHANGES in declared:
         why = f"{why}, changes by {OF_CHANGES}"
-    if not has_key:
-        return ("append",), f"{why}; merge needs a primary key"
-    return ("merge", "append"), why
+    return writes_of(has_key, why)
 
 
 def warnings_of(definition: Mapping[str, Any], limits: ManifestLimits) -> Iterator[str]:
