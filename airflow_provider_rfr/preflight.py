@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from airflow_provider_rfr.exceptions import PreflightError, SparkJobError
 
+JAVA_REMEDY: Final = "run: apt-get install openjdk-17-jre-headless, or set JAVA_HOME to a Java 17 or 21"
 _JAVA_VERSIONS = (17, 21)
 _JAVA_SECONDS = 30
 _AIRFLOW_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
@@ -55,9 +56,6 @@ def child_environment() -> dict[str, str]:
     No child needs their secrets, and the environment of any process can be read while it runs.
     """
     return {key: value for key, value in os.environ.items() if not key.startswith(_AIRFLOW_PREFIXES)}
-
-
-JAVA_REMEDY: Final = "run: apt-get install openjdk-17-jre-headless, or set JAVA_HOME to a Java 17 or 21"
 
 
 def check_java() -> str:

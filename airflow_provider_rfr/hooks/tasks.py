@@ -37,13 +37,13 @@ class _TaskState(NamedTuple):
     retry_at: datetime | None = None
 
 
-class _Verdict(NamedTuple):
+class _TaskVerdict(NamedTuple):
     state: State
     sentence: str
     retry_at: datetime | None = None
 
 
-class Schedule(NamedTuple):
+class DagSchedule(NamedTuple):
     """The schedule of a DAG.
 
     :ivar summary: as Airflow shows it; None for a DAG without one
@@ -55,7 +55,7 @@ class Schedule(NamedTuple):
     is_paused: bool
 
 
-def schedule_of(dag_id: str) -> Schedule | None:
+def schedule_of(dag_id: str) -> DagSchedule | None:
     """Return the DAG's schedule; None for a DAG that is gone."""
     from airflow.models.dag import DagModel
     from sqlalchemy import select
@@ -66,7 +66,7 @@ def schedule_of(dag_id: str) -> Schedule | None:
     if row is None:
         return None
     summary, next_run_at, is_paused = row
-    return Schedule(summary, None if is_paused else next_run_at, bool(is_paused))
+    return DagSchedule(summary, None if is_paused else next_run_at, bool(is_paused))
 
 
 def with_tasks(
@@ -147,7 +147,7 @@ def _signs(status: TableStatus) -> tuple[datetime, int] | None:
     return None if status.header is None else (status.header.committed_at, status.header.attempts)
 
 
-def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> _Verdict | None:
+def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> _TaskVerdict | None:
     """Return the corrected state and sentence; None if the ledger is right."""
     from airflow_provider_rfr.refresh.state import State
 
@@ -162,14 +162,14 @@ def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> _Verdi
         when = (
             f"({seen.state})" if seen.retry_at is None else f"at {seen.retry_at.astimezone(timezone.utc):%H:%M:%S} UTC"
         )
-        return _Verdict(state, f"{attempt}. {kept}, and Airflow tries the task again {when}", seen.retry_at)
+        return _TaskVerdict(state, f"{attempt}. {kept}, and Airflow tries the task again {when}", seen.retry_at)
     if state is None:
         is_next = seen.started_at is not None and seen.started_at > header.committed_at
-        starting = _Verdict(State.WAITING, f"{attempt}. {kept}, and the task's next try is starting")
+        starting = _TaskVerdict(State.WAITING, f"{attempt}. {kept}, and the task's next try is starting")
         return starting if is_next else None
     if not status.is_working:
         return None
-    return _Verdict(state, f"{attempt}. {kept}, and the next run continues: the task is {seen.state or 'cleared'}")
+    return _TaskVerdict(state, f"{attempt}. {kept}, and the next run continues: the task is {seen.state or 'cleared'}")
 
 
 def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _TaskState]:

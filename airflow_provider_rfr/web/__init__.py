@@ -31,7 +31,7 @@ from airflow_provider_rfr.web import charts, display, terms
 from airflow_provider_rfr.web.access import ViewerDep
 from airflow_provider_rfr.web.actions import (
     ONCE,
-    Action,
+    PageAction,
     actions_on,
     actions_on_endpoint,
     deliver,
@@ -139,7 +139,7 @@ class Addresses:
         """Return an address of Airflow's REST API."""
         return "/".join([f"{self._airflow}/api/v2", *(quote(part, safe="") for part in parts)])
 
-    def request(self, action: Action) -> str:
+    def request(self, action: PageAction) -> str:
         """Return the action for ``actions.js``, as JSON."""
         return json.dumps(
             {

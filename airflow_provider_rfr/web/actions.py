@@ -44,7 +44,7 @@ ONCE: Final[Mapping[str, Any]] = {"full_refresh": True, **_ACCEPTING, **_DISCARD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class PageAction:
     """A button, its dialog, and the request that follows.
 
     :ivar name: of the button on its page
@@ -112,10 +112,10 @@ class DagFacts:
             return f" {runs} of the DAG {self.dag_id} did not end yet; this one may wait for that."
         return ""
 
-    def start(self, name: str, label: str, effect: str, **more: Any) -> Action:
+    def start(self, name: str, label: str, effect: str, **more: Any) -> PageAction:
         """Return the action that starts a run of the DAG."""
         path = ("dags", self.dag_id, "dagRuns")
-        return Action(
+        return PageAction(
             name=name,
             label=label,
             effect=effect + self.waiting,
@@ -159,7 +159,7 @@ class TaskFacts:
         return cls(dag=dag, state=state, is_dated=row[1] is not None)
 
 
-def actions_on(status: TableStatus, viewer: Viewer) -> tuple[Action, ...]:
+def actions_on(status: TableStatus, viewer: Viewer) -> tuple[PageAction, ...]:
     """Return the actions that the viewer may take on a refresh now."""
     header = status.header
     if header is None or header.dag_id is None:
@@ -173,7 +173,7 @@ def actions_on(status: TableStatus, viewer: Viewer) -> tuple[Action, ...]:
     )
 
 
-def possible_actions(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
+def possible_actions(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
     """Return the actions that the state and the DAG allow, whoever asks."""
     from airflow_provider_rfr.refresh.state import State
 
@@ -198,9 +198,9 @@ def _run_of(header: LedgerHeader) -> tuple[str, ...]:
     return ("dags", str(header.dag_id), "dagRuns", str(header.dag_run_id))
 
 
-def _stop(header: LedgerHeader) -> Action:
+def _stop(header: LedgerHeader) -> PageAction:
     mapped = () if header.map_index in (None, -1) else (str(header.map_index),)
-    return Action(
+    return PageAction(
         name="stop",
         label="Stop",
         effect=f"The task {header.task_id} of the run {header.dag_run_id} is marked failed, and is not tried again."
@@ -212,14 +212,14 @@ def _stop(header: LedgerHeader) -> Action:
     )
 
 
-def _clear(header: LedgerHeader, facts: TaskFacts, *, is_published: bool) -> Action:
+def _clear(header: LedgerHeader, facts: TaskFacts, *, is_published: bool) -> PageAction:
     """Return the action that runs the task again in its own run, which keeps its date and its configuration."""
     is_again = is_published or header.refused_under is not None
     label = ("Load again" if is_published else "Read again") if is_again else "Continue"
     does = "reads everything again" if is_again else f"continues after the {header.pages:,} pages that were read"
     marker = header.task_id if header.map_index in (None, -1) else [header.task_id, header.map_index]
     waiting = facts.dag.waiting if facts.dag.is_paused else ""
-    return Action(
+    return PageAction(
         name="clear",
         label=label,
         effect=f"The task {header.task_id} of the run {header.dag_run_id} is cleared, with those after it. It {does},"
@@ -237,11 +237,11 @@ def _clear(header: LedgerHeader, facts: TaskFacts, *, is_published: bool) -> Act
     )
 
 
-def _load(header: LedgerHeader, facts: TaskFacts) -> Action:
+def _load(header: LedgerHeader, facts: TaskFacts) -> PageAction:
     return _new_run(header, facts, "load", "Load now", "Readers see the old table until the load is published.", {})
 
 
-def _full_refresh(header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
+def _full_refresh(header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
     values = {"full_refresh": True}
     if not facts.dag.takes(values):
         return ()
@@ -249,7 +249,7 @@ def _full_refresh(header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
     return (_new_run(header, facts, "full-refresh", "Full refresh", effect, values),)
 
 
-def _discard(header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
+def _discard(header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
     values = next((values for values in _DISCARDING if facts.dag.takes(values)), None)
     if values is None:
         return ()
@@ -257,7 +257,7 @@ def _discard(header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
     return (_new_run(header, facts, "discard", "Discard and start over", effect, values),)
 
 
-def _accept(header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
+def _accept(header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
     refused = _GUARD.match(header.error or "") if header.refused_under is not None else None
     if refused is None:
         return ()
@@ -274,7 +274,7 @@ def _accept(header: LedgerHeader, facts: TaskFacts) -> tuple[Action, ...]:
 
 def _new_run(
     header: LedgerHeader, facts: TaskFacts, name: str, label: str, effect: str, values: Mapping[str, Any]
-) -> Action:
+) -> PageAction:
     run = f"A run of the DAG {header.dag_id} starts with the configuration of the run {header.dag_run_id}"
     return facts.dag.start(name, label, f"{run}. {effect}", body=values, settings_of=_run_of(header))
 
@@ -284,7 +284,7 @@ def start_of(dag_id: str, viewer: Viewer) -> DagFacts | None:
     return DagFacts.read(dag_id) if viewer.may_trigger(dag_id) else None
 
 
-def actions_on_endpoint(endpoint: EndpointView, dag: DagFacts) -> tuple[Action, ...]:
+def actions_on_endpoint(endpoint: EndpointView, dag: DagFacts) -> tuple[PageAction, ...]:
     """Return the actions on an endpoint of webhooks.
 
     :param dag: the ready DAG ``manage_webhooks``
@@ -310,7 +310,7 @@ def actions_on_endpoint(endpoint: EndpointView, dag: DagFacts) -> tuple[Action, 
     )
 
 
-def deliver(dag: DagFacts) -> Action:
+def deliver(dag: DagFacts) -> PageAction:
     """Return the action that sends webhooks now.
 
     :param dag: the ready DAG ``deliver_webhooks``
@@ -319,7 +319,7 @@ def deliver(dag: DagFacts) -> Action:
     return dag.start("deliver", "Deliver now", effect)
 
 
-def deploy(dag: DagFacts) -> Action:
+def deploy(dag: DagFacts) -> PageAction:
     """Return the action that migrates built-in objects.
 
     :param dag: the ready DAG ``builtin_migration``
