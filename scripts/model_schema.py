@@ -1,10 +1,13 @@
-"""JSON schemas of documents, made of their models; editors show their descriptions."""
+"""JSON schemas of documents, made of their models; editors show their descriptions.
+
+The description of a field is its ``:ivar`` in the docstring of its model, or of a base of that.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -24,25 +27,37 @@ class ModelSchema(GenerateJsonSchema):
         node = super().default_schema(schema)
         return {key: value for key, value in node.items() if key != "default" or not isinstance(value, dict | None)}
 
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        node = super().model_schema(schema)
+        for name, note in field_notes(schema["cls"]).items():
+            described = node.get("properties", {}).get(self.spelling(name))
+            if described is not None:
+                described.setdefault("description", note.replace("``", ""))
+        return node
+
+    def spelling(self, name: str) -> str:
+        """Return the name in the document of a field of a model."""
+        return name
+
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
-def text_of(schema: dict[str, Any], title: str, spelling: Callable[[str], str] = str) -> str:
-    """Return the text of a schema's file.
+def field_notes(kind: type) -> dict[str, str]:
+    """Return the descriptions of a class's fields, its bases' included: the ``:ivar`` of docstrings."""
+    notes: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        for name, note in _NOTE.findall(inspect.cleandoc(base.__dict__.get("__doc__") or "")):
+            notes[name] = " ".join(_ROLE.sub(r"\1", note).split())
+    return notes
 
-    Descriptions are from docstrings: of a model its first paragraph, of a field its ``:ivar``.
 
-    :param spelling: returns the name in the document of a field of a model
-    """
+def text_of(schema: dict[str, Any], title: str) -> str:
+    """Return the text of a schema's file; the description of a model is the first paragraph of its docstring."""
     for node in (schema, *schema["$defs"].values()):
         node.pop("title", None)
         text = node.pop("description", "").replace("``", "")
         if text:
             node["description"] = " ".join(text.split("\n\n")[0].split())
-        for name, note in _NOTE.findall(text):
-            described = node.get("properties", {}).get(spelling(name))
-            if described is not None:
-                described.setdefault("description", " ".join(_ROLE.sub(r"\1", note).split()))
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_provider_rfr.streams.rest.definition import SCHEMA_FILE, SourceDefinition
 from scripts.model_schema import ModelSchema, text_of
 
-_NAME = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}
+_NAME = {"description": "name of the stream", "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}
 
 
 def schema_text() -> str:

@@ -14,9 +14,16 @@ from airflow_provider_rfr.webhooks.block import (
     TriggerBlock,
 )
 from airflow_provider_rfr.webhooks.presets import PRESETS
-from scripts.model_schema import ModelSchema, text_of
+from scripts.model_schema import ModelSchema, field_notes, text_of
 
 _SPELLING = {"parameters": "with", "written_interval": "interval"}
+
+
+class _TriggerSchema(ModelSchema):
+    """A generator of the schema of triggers blocks, whose fields are written in ``camelCase``."""
+
+    def spelling(self, name: str) -> str:
+        return _SPELLING.get(name, to_camel(name))
 
 
 def schema_text() -> str:
@@ -24,11 +31,14 @@ def schema_text() -> str:
 
     It is without ``sops`` and the list form of ``config``; names are in ``camelCase``.
     """
-    schema = TriggerBlock.model_json_schema(by_alias=True, mode="validation", schema_generator=ModelSchema)
+    schema = TriggerBlock.model_json_schema(by_alias=True, mode="validation", schema_generator=_TriggerSchema)
     endpoint = schema["$defs"]["Endpoint"]
     endpoint["anyOf"] = [{"required": ["url"]}, {"required": ["connection"]}, {"required": ["preset"]}]
+    notes = field_notes(Endpoint)
     properties = endpoint["properties"] | {
-        to_camel(key): dict(sorted({**other.type.json_schema(), **NONSENSITIVE}.items()))
+        to_camel(key): dict(
+            sorted({"description": notes[to_camel(key)], **other.type.json_schema(), **NONSENSITIVE}.items())
+        )
         for key, other in Endpoint.other_spellings.items()
     }
     properties["preset"]["enum"] = sorted(PRESETS)
@@ -40,7 +50,7 @@ def schema_text() -> str:
         "propertyNames": {"pattern": NAME_PATTERN, "maxLength": LONGEST_NAME},
         "maxProperties": MOST_ENDPOINTS,
     }
-    return text_of(schema, "Triggers", lambda name: _SPELLING.get(name, to_camel(name)))
+    return text_of(schema, "Triggers")
 
 
 if __name__ == "__main__":

@@ -137,7 +137,11 @@ class _FixedAuthenticator(Authenticator):
 
 
 class ApiKeyAuthenticator(_FixedAuthenticator):
-    """A key in a header or a query parameter."""
+    """A key in a header or a query parameter.
+
+    :ivar value: the key
+    :ivar send_as: the place of the key: a ``header`` or a ``query`` parameter
+    """
 
     type: Literal["api_key"]
     value: str
@@ -158,7 +162,10 @@ class ApiKeyAuthenticator(_FixedAuthenticator):
 
 
 class BearerAuthenticator(_FixedAuthenticator):
-    """A token in the header ``Authorization: Bearer ...``"""
+    """A token in the header ``Authorization: Bearer ...``
+
+    :ivar token: the token
+    """
 
     type: Literal["bearer"]
     token: str
@@ -170,7 +177,11 @@ class BearerAuthenticator(_FixedAuthenticator):
 
 
 class BasicAuthenticator(_FixedAuthenticator):
-    """Basic authentication."""
+    """Basic authentication.
+
+    :ivar username: name of the user
+    :ivar password: the user's password
+    """
 
     type: Literal["basic"]
     username: str
@@ -262,7 +273,23 @@ class _TokenAuthenticator(Authenticator, ABC):
 
 class OAuth2Authenticator(_TokenAuthenticator):
     """An access token from a token endpoint, for client credentials or a refresh token, also one that each use
-    replaces."""
+    replaces.
+
+    :ivar grant: how the token is obtained
+    :ivar token_url: the token endpoint: an address, or a path below the base URL
+    :ivar client_id: id of the client
+    :ivar client_secret: secret of the client
+    :ivar refresh_token: the refresh token, for that grant. One that each use replaces is kept in the control store
+    :ivar scopes: scopes to ask for
+    :ivar client_in: where the client's id and secret are sent: in the ``body``, or in a ``header`` of basic
+        authentication
+    :ivar extra: further fields of the token request's form
+    :ivar headers: further headers of the token request
+    :ivar token_path: path of the access token in the answer
+    :ivar expires_path: path of the token's lifetime in seconds
+    :ivar expires_in: lifetime in seconds, for answers that do not have it
+    :ivar prefix: text before the token in the header ``Authorization``
+    """
 
     type: Literal["oauth2"]
     grant: Literal["client_credentials", "refresh_token"] = "client_credentials"
@@ -337,7 +364,16 @@ class OAuth2Authenticator(_TokenAuthenticator):
 
 
 class LoginRequest(Part):
-    """The request that opens a session."""
+    """The request that opens a session.
+
+    :ivar method: HTTP method
+    :ivar url: address of the login, or a path below the base URL
+    :ivar query: query parameters
+    :ivar headers: HTTP headers
+    :ivar json: body as JSON; not together with ``form``
+    :ivar form: body as a form; not together with ``json``
+    :ivar basic: user and password in the header ``Authorization``
+    """
 
     method: Literal["GET", "POST", "PUT"] = "POST"
     url: str
@@ -363,7 +399,14 @@ class LoginRequest(Part):
 
 
 class SessionTokenAuthenticator(_TokenAuthenticator):
-    """A token from a login request."""
+    """A token from a login request.
+
+    :ivar login: the request that opens the session
+    :ivar token: the place of the token in the answer
+    :ivar send_as: the place of the token in each request: a ``header`` or a ``query`` parameter
+    :ivar prefix: text before the token
+    :ivar expires_in: lifetime in seconds; without it the token is used until the API refuses it
+    """
 
     type: Literal["session_token"]
     login: LoginRequest

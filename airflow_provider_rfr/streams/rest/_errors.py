@@ -93,7 +93,10 @@ class ResponseVerdict:
 
 
 class ConstantBackoff(Part):
-    """A backoff that always waits the same time."""
+    """A backoff that always waits the same time.
+
+    :ivar seconds: seconds to wait
+    """
 
     type: Literal["constant"]
     seconds: float = Field(gt=0)
@@ -103,7 +106,13 @@ class ConstantBackoff(Part):
 
 
 class ExponentialBackoff(Part):
-    """A backoff that grows with each failure, with jitter: between half of the wait and all of it."""
+    """A backoff that grows with each failure, with jitter: between half of the wait and all of it.
+
+    :ivar initial: seconds to wait after the first failure
+    :ivar multiplier: factor by which each failure extends the wait
+    :ivar max: longest wait in seconds
+    :ivar jitter: wait a random time between half of the wait and all of it
+    """
 
     type: Literal["exponential"]
     initial: float = Field(default=1, gt=0)
@@ -118,7 +127,10 @@ class ExponentialBackoff(Part):
 
 
 class RetryAfterBackoff(Part):
-    """A wait that a header tells: seconds, an HTTP date or a time in ISO 8601."""
+    """A wait that a header tells: seconds, an HTTP date or a time in ISO 8601.
+
+    :ivar header: name of the header
+    """
 
     type: Literal["retry_after"]
     header: str = "Retry-After"
@@ -129,7 +141,11 @@ class RetryAfterBackoff(Part):
 
 
 class ResetTimeBackoff(Part):
-    """A wait until the time in a header: seconds or milliseconds since 1970, an HTTP date or a time in ISO 8601."""
+    """A wait until the time in a header: seconds or milliseconds since 1970, an HTTP date or a time in ISO 8601.
+
+    :ivar header: name of the header
+    :ivar unit: unit of a number in it. A number below 1,000,000,000 is the seconds that are left
+    """
 
     type: Literal["reset_time"]
     header: str
@@ -155,7 +171,17 @@ Backoff = Annotated[
 
 
 class ErrorRule(Part):
-    """A rule: its action applies if all conditions that it names hold."""
+    """A rule: its action applies if all conditions that it names hold.
+
+    :ivar action: what to do: take the body as a page (``SUCCESS``), request it again (``RETRY``), again without
+        counting a retry (``RATE_LIMITED``), fail the partition (``FAIL``), leave the page out (``IGNORE``), start the
+        partition again (``TOKEN_EXPIRED``), end it (``END``), or obtain another token (``RENEW``)
+    :ivar status: HTTP status: numbers, and classes such as ``5xx``
+    :ivar text: text that the body contains
+    :ivar predicate: expression over the answer that is true; one that can't be evaluated does not match
+    :ivar message: text for the error and the log, before the answer's status
+    :ivar backoff: waits of this rule; they come before the handler's own
+    """
 
     action: ResponseAction
     status: list[int | str] | None = None
@@ -212,7 +238,21 @@ class ErrorRule(Part):
 
 
 class ErrorHandler(Part):
-    """The handling of responses: rules, limits and backoff; times in seconds."""
+    """The handling of responses: rules, limits and backoff; times in seconds.
+
+    :ivar rules: rules for answers. The first one whose conditions all hold decides; without one, the status does
+    :ivar expired_token_status: statuses that mean an expired page token; the partition then starts again. Default: 410,
+        where page tokens can't be computed
+    :ivar max_retries: how often one request is repeated
+    :ivar max_time: seconds for one page with all its retries, without waits for rate limits
+    :ivar max_rate_limit_wait: seconds that one page may wait for rate limits
+    :ivar max_skipped_pages: pages in a row that may be left out by ``IGNORE``
+    :ivar on_bad_json: what to do about a body that is JSON except for some values: ``fail``, ``replace`` the values by
+        null or U+FFFD, or ``skip`` the page
+    :ivar error_keys: paths of the body where an answer with status 2xx may have an error; an empty list turns that
+        check off
+    :ivar backoff: waits before a retry. The first one that applies is used, then ``Retry-After``, then ``exponential``
+    """
 
     rules: list[ErrorRule] = Field(default_factory=list)
     expired_token_status: list[int] | None = None

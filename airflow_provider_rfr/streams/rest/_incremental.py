@@ -51,7 +51,23 @@ _Value: TypeAlias = datetime | int | str
 
 
 class Incremental(Part):
-    """The column by which a stream is synced incrementally, and the bounds that its requests ask for."""
+    """The column by which a stream is synced incrementally, and the bounds that its requests ask for.
+
+    :ivar cursor_field: the column that tells when a record changed, or its number; as it is named after
+        ``transformations``
+    :ivar type: type of its values; texts are compared by their bytes in UTF-8
+    :ivar timezone: IANA name of the time zone of moments without an offset
+    :ivar format: format of the bounds that are sent: ``iso``, ``epoch``, ``epoch_ms``, or a format of strftime
+    :ivar start: the first lower bound: a date or moment of ISO 8601, a whole number, or a text
+    :ivar send_as: the place of the lower bound in the request; the bound is inclusive
+    :ivar end_as: the place of the upper bound, which is exclusive: the moment when the load was opened
+    :ivar step: length of the windows that are read in parallel, as an ISO 8601 duration; needs ``end_as``
+    :ivar lookback: how much is read again in each sync, as an ISO 8601 duration, for an API whose records appear late
+    :ivar settle: how late a record may still appear, as an ISO 8601 duration of days or less. The state stays that far
+        behind the opening where it would move without records
+    :ivar deleted: condition for records whose row is removed, evaluated after ``transformations``; needs
+        ``primary_key``
+    """
 
     cursor_field: str = Field(min_length=1)
     type: Literal["datetime", "integer", "text"] = "datetime"

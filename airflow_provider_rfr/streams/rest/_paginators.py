@@ -73,6 +73,9 @@ class _NumberedPaginator(StoppingPaginator):
     Where the API's own count can't be trusted, the token is a mapping with the number and the reason, e.g.
     ``{"page": 7, "until": "empty"}``: it carries the doubt along, and nothing is lost to a server that caps page sizes
     or whose total is too low.
+
+    :ivar send_as: the place of the number in the request
+    :ivar send_first: whether the request for the first page has the number, too
     """
 
     type: Literal["page_number", "offset"]
@@ -210,7 +213,10 @@ class _NumberedPaginator(StoppingPaginator):
 
 
 class PageNumberPaginator(_NumberedPaginator):
-    """Page 1, page 2, ..."""
+    """Page 1, page 2, ...
+
+    :ivar start: number of the first page
+    """
 
     type: Literal["page_number"]
     start: int = 1
@@ -239,6 +245,10 @@ class OffsetPaginator(_NumberedPaginator):
     After a short page the next offset is that of the record after it (``advance: records``): if the server caps the
     page size nothing is lost, and if it drops rows from a page, some rows come twice. ``advance: page_size`` is for
     servers of the second kind.
+
+    :ivar start: offset of the first page
+    :ivar advance: how the next offset is computed: by the ``records`` that came, or by ``page_size`` for servers that
+        drop rows after they cut the page
     """
 
     type: Literal["offset"]
@@ -305,7 +315,10 @@ def _is_end(value: Any) -> bool:
 
 
 class CursorField(ResponseField):
-    """The place of the next cursor: a path of the body, a header, or an expression."""
+    """The place of the next cursor: a path of the body, a header, or an expression.
+
+    :ivar expression: an expression that computes the cursor from the answer, e.g. ``last_record.id``
+    """
 
     expression: Annotated[str | None, _RESPONSE_CONDITION] = None
 
@@ -316,7 +329,15 @@ class CursorField(ResponseField):
 
 
 class CursorPaginator(SizedPaginator):
-    """A token in the body or a header, or computed from the answer by an expression."""
+    """A token in the body or a header, or computed from the answer by an expression.
+
+    :ivar cursor: the place of the next cursor in the answer. A value that is null, false or empty means that there is
+        no next page
+    :ivar send_as: the place of the cursor in the request
+    :ivar stop_when: condition for the last page, e.g. ``record_count < 100``
+    :ivar on_missing: what an answer without the cursor means: ``end`` of the partition, or ``fail``. By default it is
+        the end after a page that had one, on an empty page and on a short one
+    """
 
     type: Literal["cursor"]
     cursor: CursorField
@@ -415,7 +436,13 @@ class _LinkedPaginator(SizedPaginator):
 
 
 class NextUrlPaginator(_LinkedPaginator):
-    """Each answer has the address of the next page in its body or a header."""
+    """Each answer has the address of the next page in its body or a header.
+
+    :ivar url: the place of the next page's address in the answer
+    :ivar stop_when: condition for the last page
+    :ivar on_missing: what an answer without the address means, as of ``cursor``
+    :ivar keep_query: send the stream's own query besides that of the address
+    """
 
     type: Literal["next_url"]
     url: ResponseField
@@ -440,7 +467,13 @@ class NextUrlPaginator(_LinkedPaginator):
 
 
 class LinkHeaderPaginator(_LinkedPaginator):
-    """The address of the next page is in the header Link (RFC 8288)."""
+    """The address of the next page is in the header Link (RFC 8288).
+
+    :ivar rel: relation of the link to the next page
+    :ivar header: name of the header
+    :ivar on_missing: what an answer without the link means, as of ``cursor``
+    :ivar keep_query: send the stream's own query besides that of the address
+    """
 
     type: Literal["link_header"]
     rel: str = "next"
@@ -462,7 +495,11 @@ class LinkHeaderPaginator(_LinkedPaginator):
 
 
 class KeysetPaginator(StoppingPaginator):
-    """The next page begins after the last record of this one."""
+    """The next page begins after the last record of this one.
+
+    :ivar field: path in the last record of a page to the value after which the next page begins
+    :ivar send_as: the place of that value in the request
+    """
 
     type: Literal["keyset"]
     field: str

@@ -222,7 +222,12 @@ class SinglePagePaginator(Paginator):
 
 
 class SizedPaginator(Paginator):
-    """A paginator that sends the page size, if it was declared."""
+    """A paginator that sends the page size, if it was declared.
+
+    :ivar page_size: records of a full page. It is sent where ``size_as`` says
+    :ivar size_as: the place of the page size in the request; without it no size is sent
+    :ivar max_empty_pages: pages without records in a row, each of which names a next page, before the partition fails
+    """
 
     page_size: Annotated[int | str | None, OF_CONFIG] = None
     size_as: RequestPlace | None = None
@@ -295,7 +300,13 @@ _TEXTS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
 class NextPageFlag(ResponseField):
-    """A field that says whether there is another page."""
+    """A field that says whether there is another page.
+
+    :ivar stop_when: the value that means the last page: ``false`` for fields such as ``has_more``, ``true`` for fields
+        such as ``is_last``
+    :ivar on_missing: what an answer without the field means: ``end`` of the partition, or ``fail``. By default it is
+        the end after a page that had the field, on an empty page and on a short one
+    """
 
     stop_when: bool = False
     on_missing: OnMissing | None = None
@@ -326,7 +337,10 @@ class NextPageFlag(ResponseField):
 
 
 class PartitionTotal(ResponseField):
-    """The number of records or pages of the partition."""
+    """The number of records or pages of the partition.
+
+    :ivar of: what the API counts: ``records`` or ``pages`` of the partition
+    """
 
     of: Literal["records", "pages"] = "records"
 
@@ -392,7 +406,14 @@ def _count_of(value: Any) -> int | None:
 
 
 class StoppingPaginator(SizedPaginator):
-    """A paginator whose last page is recognised by a stop policy."""
+    """A paginator whose last page is recognised by a stop policy.
+
+    :ivar stop: how the last page is recognised: the first ``empty`` page, the first page that is ``short`` of
+        ``page_size``, the API's own ``total``, or a ``flag``. Default: ``total`` or ``flag``, whichever is declared,
+        else ``empty``
+    :ivar total: the place of the API's own count. It ends a partition only if the records do not contradict it
+    :ivar flag: the place of a field that says whether there is another page
+    """
 
     stop: _StopPolicy | None = None
     total: PartitionTotal | None = None

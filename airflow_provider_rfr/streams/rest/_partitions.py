@@ -324,7 +324,11 @@ class PartitionRouter(Part):
 
 
 class ListRouter(PartitionRouter):
-    """One partition for each value."""
+    """One partition for each value.
+
+    :ivar field: name of the value in ``stream_slice``
+    :ivar values: the values: a list, or a template that gives one
+    """
 
     type: Literal["list"]
     field: str
@@ -351,6 +355,13 @@ class SubstreamRouter(PartitionRouter):
 
     The key fields are the parent's key and the declared fields of the parent's own partition. A parent that its stream
     marks as deleted has no children.
+
+    :ivar parent: name of another stream of the document
+    :ivar parent_key: path in the parent's record of a text or a number that identifies it
+    :ivar field: name of that key in ``stream_slice``
+    :ivar extra_fields: further fields of ``stream_slice`` for templates, with their paths in the parent's record; no
+        part of the partition's key
+    :ivar parent_slice_fields: fields of the parent's own partition that are kept; part of the partition's key
     """
 
     type: Literal["substream"]
@@ -433,7 +444,11 @@ WINDOW_FIELDS: Final = ("window_start", "window_end")
 
 
 class WindowPlaces(Part):
-    """The places of a window's start and end in a request."""
+    """The places of a window's start and end in a request.
+
+    :ivar start: the place of the window's start
+    :ivar end: the place of the window's end
+    """
 
     start: RequestPlace | None = None
     end: RequestPlace | None = None
@@ -447,7 +462,19 @@ class WindowPlaces(Part):
 
 class DateWindowRouter(PartitionRouter):
     """One partition for each window of time from ``start`` to ``end``, as they are sent; an end belongs to the next
-    window."""
+    window.
+
+    :ivar start: start of the first window: a date or moment of ISO 8601
+    :ivar end: end of the last window, which is not part of it; by default the moment when the refresh opens
+    :ivar step: length of a window, as an ISO 8601 duration, e.g. ``P1D``, ``P1M``, ``PT6H``
+    :ivar format: format of what is sent: ``iso``, ``epoch`` (seconds), ``epoch_ms``, or a format of strftime with ``%Y
+        %m %d %H %M %S %f %z %j %y %b %B %a %A %I %p``
+    :ivar timezone: IANA name of the time zone of moments without an offset, of days and months, and of what is sent
+    :ivar end_inclusive: send the last value that is inside the window as its end, for an API that returns the records
+        of the end, too
+    :ivar send_as: the places of start and end in the request. What it leaves out is there for templates, as
+        ``stream_slice.window_start`` and ``window_end``
+    """
 
     type: Literal["date_window"]
     start: Annotated[str, OF_CONFIG]
@@ -516,7 +543,10 @@ class DateWindowRouter(PartitionRouter):
 
 class ProductRouter(PartitionRouter):
     """Every combination of the partitions of several routers; the later ones run through for each partition of the
-    earlier ones."""
+    earlier ones.
+
+    :ivar of: the partitions to combine
+    """
 
     type: Literal["product"]
     of: list[AnyRouter] = Field(min_length=1)

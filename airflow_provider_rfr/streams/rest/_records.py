@@ -83,7 +83,16 @@ class RecordCondition:
 
 
 class Records(Part):
-    """The place of the records in a response, its format, and an optional filter."""
+    """The place of the records in a response, its format, and an optional filter.
+
+    :ivar path: where the records are in the body: dots lead inside, ``*`` is each item, and a list of keys is for keys
+        with dots. An empty path is the body itself
+    :ivar format: format of the body
+    :ivar filter: condition for the records that are kept. A field that a record lacks counts as null
+    :ivar on_missing: what an answer without anything at the path means: ``fail``, or ``empty``, no records
+    :ivar columns: names of the columns of ``csv``, if the first row does not have them
+    :ivar delimiter: sign between the values of ``csv``; a comma by default
+    """
 
     path: str | list[str] = ""
     format: Literal["json", "jsonl", "csv"] = "json"
@@ -199,7 +208,10 @@ BoundTransformation: TypeAlias = Callable[[dict[str, Any], Mapping[str, Any]], N
 
 
 class _AddFields(Part):
-    """Set fields of each record."""
+    """Set fields of each record.
+
+    :ivar fields: path and value of each field, which may be a template
+    """
 
     type: Literal["add"]
     fields: Annotated[dict[str, Any], Templated(RECORD_NAMES)] = Field(min_length=1)
@@ -219,7 +231,10 @@ class _AddFields(Part):
 
 
 class _RemoveFields(Part):
-    """Remove fields of each record."""
+    """Remove fields of each record.
+
+    :ivar fields: paths of the fields; a missing one is no error
+    """
 
     type: Literal["remove"]
     fields: list[str] = Field(min_length=1)
@@ -236,7 +251,10 @@ class _RemoveFields(Part):
 
 
 class _RenameFields(Part):
-    """Move fields of each record: old path to new path."""
+    """Move fields of each record: old path to new path.
+
+    :ivar fields: old and new path of each field. A new one that exists already is an error
+    """
 
     type: Literal["rename"]
     fields: dict[str, str] = Field(min_length=1)

@@ -60,7 +60,13 @@ class RequestDraft:
 
 
 class RequestPlace(Part):
-    """The place of a value in a request: exactly one of the four."""
+    """The place of a value in a request: exactly one of the four.
+
+    :ivar query: name of a query parameter
+    :ivar header: name of a header
+    :ivar json: path in the body, which is then JSON
+    :ivar form: name of a field of the body, which is then a form
+    """
 
     query: str | None = None
     header: str | None = None
@@ -110,14 +116,27 @@ TextMap = Annotated[dict[str, Any], AfterValidator(_values_only)]
 
 
 class RequestDefaults(Part):
-    """The query and headers that every stream's request has."""
+    """The query and headers that every stream's request has.
+
+    :ivar query: query parameters; a stream's own are added to them
+    :ivar headers: headers; a stream's own are added to them
+    """
 
     query: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
     headers: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
 
 
 class StreamRequest(Part):
-    """The request of a stream."""
+    """The request of a stream.
+
+    :ivar method: HTTP method. Requests are repeated, so use ``POST`` only for searches
+    :ivar path: path below the base URL; an inserted value is quoted as one part of it, unless it is written ``{{ value
+        | as_path }}``
+    :ivar query: query parameters; a null is left out, a list is repeated
+    :ivar headers: HTTP headers
+    :ivar json: body as JSON; not together with ``form``
+    :ivar form: body as a form; not together with ``json``
+    """
 
     # Not a subclass of the defaults: problems are reported in the order of the fields, and the path comes first.
     method: Literal["GET", "POST", "PUT"] = "GET"
@@ -193,7 +212,12 @@ class StreamRequest(Part):
 
 
 class Timeouts(Part):
-    """Seconds; ``total`` is for one request, from connecting to the last byte."""
+    """Seconds; ``total`` is for one request, from connecting to the last byte.
+
+    :ivar connect: seconds until the connection stands
+    :ivar read: seconds without a byte
+    :ivar total: seconds for one request, even if the server sends a byte now and then
+    """
 
     connect: float = Field(default=10, gt=0)
     read: float = Field(default=60, gt=0)

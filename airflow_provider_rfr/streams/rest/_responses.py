@@ -418,7 +418,11 @@ class RequestFailure:
 
 
 class ResponseField(Part):
-    """The place of a value in a response: a path of the body, or a header."""
+    """The place of a value in a response: a path of the body, or a header.
+
+    :ivar path: path in the body; a list of keys is for keys with dots
+    :ivar header: name of a header
+    """
 
     path: str | list[str] | None = None
     header: str | None = None

@@ -35,7 +35,14 @@ _STREAM_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Inheritable(Part):
-    """Fields that a stream takes from the defaults if it doesn't set them."""
+    """Fields that a stream takes from the defaults if it doesn't set them.
+
+    :ivar records: where the records are in the answer; by default the body
+    :ivar paginator: how the next page is found; by default there is one page
+    :ivar error_handler: what to do about answers that are no page, and how often a request is repeated
+    :ivar timeouts: how long a request may take
+    :ivar max_response_bytes: largest body, unpacked, in bytes; 268435456 by default
+    """
 
     records: Records | None = None
     paginator: AnyPaginator | None = None
@@ -45,7 +52,10 @@ class Inheritable(Part):
 
 
 class Defaults(Inheritable):
-    """The settings that all streams share."""
+    """The settings that all streams share.
+
+    :ivar request: query and headers of each request
+    """
 
     request: RequestDefaults = Field(default_factory=RequestDefaults)
 
@@ -56,7 +66,25 @@ def _checked_type(kind: str) -> str:
 
 
 class StreamDefinition(Inheritable):
-    """One stream."""
+    """One stream.
+
+    :ivar primary_key: a field, a list of fields, or a list of paths that identify a record. Of the rows with one key, a
+        publish keeps the last one
+    :ivar json_schema: JSON schema of a record: the columns and their types. Without it they are inferred from the
+        records
+    :ivar json_schema_file: path of a file with the JSON schema, relative to the definition's file
+    :ivar columns: types of single columns by name, e.g. ``{created_at: timestamp, amount: "decimal(10, 2)"}``; they win
+        over the ``json_schema``
+    :ivar additional_fields: fields that the ``json_schema`` does not name: ``drop`` them with a warning, or ``keep``
+        them as inferred columns
+    :ivar base_url: address in place of the document's
+    :ivar authenticator: credentials in place of the document's
+    :ivar request: the request for a page; by default ``GET`` of the base URL
+    :ivar partitions: how the stream is divided into units that are read in parallel and resumed each at its own page;
+        by default there is one
+    :ivar incremental: how an incremental sync asks for what changed
+    :ivar transformations: changes of each record before it is stored, in their order
+    """
 
     primary_key: str | list[str] | list[list[str]] | None = None
     json_schema: dict[str, Any] | None = None
@@ -98,7 +126,19 @@ class StreamDefinition(Inheritable):
 
 
 class SourceDefinition(Part):
-    """The whole document."""
+    """The whole document.
+
+    :ivar version: version of the dialect; may be left out
+    :ivar base_url: http or https address that every path is below
+    :ivar authenticator: credentials of all streams that have none of their own; they share its token
+    :ivar secrets: names in ``config`` that are secret, besides those that come from the connection
+    :ivar allowed_hosts: further hosts that may be called, as ``host`` or ``host:port``: for next-page addresses with
+        the credentials, for redirects without any
+    :ivar proxy: address of a proxy. Nothing is taken from the environment
+    :ivar verify: ``false`` to check no certificates, or the path of a file or folder with the authorities to trust
+    :ivar defaults: settings that all streams share
+    :ivar streams: streams by name, or a list of streams with ``name``
+    """
 
     version: Literal[1] = 1
     base_url: Annotated[str, OF_CONFIG]
