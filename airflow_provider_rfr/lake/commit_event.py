@@ -23,8 +23,10 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 class Binding:
     """The documents of one collection that were published to one table.
 
+    :ivar table: name of the table
     :ivar collection: name of the stream
-    :ivar bytes: of the data files that the commit added
+    :ivar documents: rows that the commit added
+    :ivar bytes: size of the data files that the commit added
     """
 
     table: str
@@ -37,16 +39,30 @@ class Binding:
 class CommitEvent:
     """One published commit, or several consecutive ones merged.
 
-    :ivar commit_id: the same for every attempt to publish the same generation
-    :ivar sequence: the snapshot's sequence number; orders the commits of a table
+    :ivar commit_id: id of the commit, the same at every endpoint and for every attempt to publish the same generation
+    :ivar target: name of the table
+    :ivar lake: name of the catalog
     :ivar target_name: a name for people; the table's, unless the refresh has another
-    :ivar run_id: a UUID; of merged commits the first one's
+    :ivar run_id: a UUID, the same for every attempt to publish this commit; of merged commits the first one's
+    :ivar sequence: the snapshot's sequence number; orders the commits of a table
+    :ivar snapshot_id: the table's snapshot. JavaScript rounds numbers of this size, so put it into a longer text for
+        such receivers
+    :ivar committed_at: when the snapshot was committed
+    :ivar generation: number of the refresh
+    :ivar collection_names: streams that brought documents; of merged commits all of them, sorted
     :ivar producer: program and version that made the commit
     :ivar fetched_at_min: when the earliest page of the commit was fetched; None for no documents
+    :ivar fetched_at_max: when the latest page of the commit was fetched; None for no documents
+    :ivar bindings: rows by table and stream
+    :ivar dag_id: DAG of the task that published; empty outside Airflow
+    :ivar dag_run_id: run of that DAG
+    :ivar task_id: the task
     :ivar map_index: -1 where the task is not mapped; None outside Airflow
-    :ivar logical_date: RFC 3339, as the run has it; empty where there is none
+    :ivar logical_date: of the run, as RFC 3339; empty where there is none
+    :ivar merged_commits: commits that the event covers; more than one only for an endpoint with an ``interval``
     :ivar changes: records of an incremental sync by what became of them (``inserted``, ``updated``, ``unchanged``,
-        ``stale``, ``deleted``, ``unknown_deletions``, ``older_versions``); None for a commit of a full refresh
+        ``stale``, ``deleted``, ``unknown_deletions``, ``older_versions``); None for a commit of a full refresh, also if
+        it is one of several merged commits
     """
 
     commit_id: str

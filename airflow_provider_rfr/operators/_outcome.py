@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -35,11 +35,34 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
-_MORE = (
-    *("pages_fetched", "pages_skipped", "records_missing", "partitions", "duplicates_removed", "schema_changes"),
-    *("already_published", "changes", "seconds"),
-)
+EVENT_FIGURES: Final[Mapping[str, str]] = {
+    "stream": "name of the stream",
+    "generation": "number of the refresh",
+    "snapshot_id": "the table's snapshot, as text, because browsers round a number of its size",
+    "pages": "pages that were read, by all attempts",
+    "rows": "rows that were published",
+    "pages_refetched": "pages that the ledger knows were read twice",
+    "attempts": "attempts that the refresh took",
+}
+"""The figures of a table in its asset event, in the order of the result, with their meanings."""
+_MORE: Final[Mapping[str, str]] = {
+    "pages_fetched": "pages that the last try read",
+    "pages_skipped": "pages that an error rule left out",
+    "records_missing": "records that the API's own count promised and did not send",
+    "partitions": "partitions of the stream",
+    "duplicates_removed": "rows that were left out because a later one has their key",
+    "schema_changes": "how the publish changed the table's columns; None if it did not",
+    "already_published": "an earlier try of the run published the table, and this one read nothing",
+    "changes": "records of an incremental sync by what became of them",
+    "seconds": "seconds by phase",
+}
+RESULT_FIGURES: Final[Mapping[str, str]] = {
+    "stream": EVENT_FIGURES["stream"],
+    "target": "name of the table",
+    **EVENT_FIGURES,
+    **_MORE,
+}
+"""The figures of the task's return value, with their meanings."""
 _OF_ONE_STREAM = (
     *("stream", "target", "generation", "snapshot_id", "attempts"),
     *("schema_changes", "already_published", "changes"),
@@ -54,7 +77,7 @@ def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     One stream: its figures. Several: totals, and each stream's figures below ``streams``. A snapshot id is text:
     Airflow's pages, as all of JavaScript, round a number of its size.
     """
-    result = {name: figures[name] for name in ("stream", "target", *_FIGURES, *_MORE) if name in figures}
+    result = {name: figures[name] for name in RESULT_FIGURES if name in figures}
     if result.get("changes") is None:
         # Of a full refresh.
         result.pop("changes", None)
@@ -113,7 +136,7 @@ def _names(tables: Sequence[Mapping[str, Any]]) -> str:
 def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the figures in each table's asset event, from the return value of the task."""
     every: Sequence[Mapping[str, Any]] = list(result["streams"].values()) if "streams" in result else [result]
-    return {one["target"]: {name: one[name] for name in ("stream", *_FIGURES) if name in one} for one in every}
+    return {one["target"]: {name: one[name] for name in EVENT_FIGURES if name in one} for one in every}
 
 
 def failure_of_driver(

@@ -41,32 +41,42 @@ class RefreshOptions(_Document):
 
     :ivar mode: ``replace`` the table, or ``append`` to it; in an incremental sync ``append``, or ``merge`` by primary
         key
-    :ivar replace_where: replace only the rows that match this filter, e.g. ``day = '2026-01-01'``
+    :ivar replace_where: replace only the rows that match this filter, e.g. ``day = '2026-01-01'``. A row of the refresh
+        that does not match it is an error; only with ``mode: replace``
     :ivar constants: columns that each row of the refresh has besides, with their values: text, numbers, booleans, or
-        null. So tenants can share one table, each with its own ``replace_where``
-    :ivar concurrency: requests in flight, over the whole application
+        null, which makes no column. So tenants can share one table, each with its own ``replace_where``
+    :ivar concurrency: requests in flight, over the whole application; at most what the source allows
     :ivar streams_at_once: streams that are refreshed at the same time; None for as many as keep ``concurrency`` busy
-    :ivar round_seconds: seconds after which a round is committed
+    :ivar round_seconds: seconds after which a round is committed. A kill costs less than a round, because tasks flush
+        in between
     :ivar round_bytes: bytes of records after which a round is committed
-    :ivar requests_per_second: budget over the whole application; None for no limit
-    :ivar on_source_change: what to do if the overlap check finds another page than was committed
-    :ivar on_repeated_page: what to do if a page has the content of an earlier page of its partition: fail, accept it,
-        or take a page that directly repeats the one before it for the end of the partition
-    :ivar on_missing_records: what to do if fewer records came than the API's own count promises
-    :ivar on_type_error: fail, or write null and note the change in ``_rfr_meta``
+    :ivar requests_per_second: budget over the whole application, parents and retries included; None for what the source
+        says. Write slightly less than the API allows, because clocks differ and each 429 pauses all readers
+    :ivar on_source_change: what to do if the overlap check finds another page than was committed: ``restart`` its
+        partition, ``fail``, or ``accept``, which does not check
+    :ivar on_repeated_page: what to do if a page has the content of an earlier page of its partition: ``fail`` after one
+        more read of the partition, ``accept`` up to 100 such pages in a row, or take a page that directly repeats the
+        one before it for the ``end`` of the partition
+    :ivar on_missing_records: what to do if fewer records came than the API's own count promises: ``warn``, or ``fail``,
+        which publishes nothing
+    :ivar on_type_error: what to do about a value that does not fit its column: ``fail``, or write ``null`` and note the
+        change in ``_rfr_meta``
     :ivar max_offenders: offending values that a type error lists
-    :ivar on_schema_change: whether the publish may change the table's columns so that new rows fit: add, widen, and
-        replace where all rows are replaced
+    :ivar on_schema_change: what to do if the rows need other columns than the table has, or a column would lose all its
+        values: ``evolve`` the table (add, widen, and replace where all rows are replaced), or ``fail``, which publishes
+        nothing
     :ivar allow_empty: whether a refresh without rows may be published
-    :ivar max_shrink: by what share of the last published rows (0 to 1) the table may shrink; None for any
+    :ivar max_shrink: by what share of the last published rows (0 to 1) the table may shrink; None for any. It is not
+        checked for ``append``
     :ivar max_deleted: by what share of the table's rows (0 to 1) records of an incremental sync may remove
     :ivar max_rewrite_bytes: bytes of the table's files that a merge may write again; None for any
-    :ivar resume_within: seconds for which an unfinished refresh is resumed by a later run
-    :ivar on_busy: what to do while another run is active: wait, fail, or take its refresh over
-    :ivar force_restart: open a new generation even if one could be resumed
+    :ivar resume_within: seconds since its last commit for which an unfinished refresh is resumed by a later run
+    :ivar on_busy: what to do while another run works on the same refresh: ``wait`` until it ends, ``fail`` at once, or
+        ``take_over``, which ends it
+    :ivar force_restart: open a new generation even if one could be resumed; the retries of the run resume that one
     :ivar head_start: read in the driver while Spark starts
-    :ivar spark: start Spark ``when_needed``, so that the driver reads and publishes a small load alone, or ``always``.
-        An application that spark-submit started has Spark already
+    :ivar spark: start Spark ``when_needed``, after 1.5 s or 16 MiB of reading, so that the driver reads and publishes a
+        small load alone; or ``always``. An application that spark-submit started, as in Airflow, has Spark already
     :ivar executor_wait: seconds that a job waits while the cluster gives no executor; None for no limit
     :ivar expire: after the publish, expire old snapshots of the table and drop ledgers of its parts that will not be
         resumed; None: expire snapshots only of tables that this package made
@@ -134,7 +144,12 @@ class _ReferredSecret(SecretStr):
 
 
 class _LakeDocument(_Document):
-    """The catalog: its name and PyIceberg's properties."""
+    """The catalog: its name and PyIceberg's properties.
+
+    :ivar name: name of the catalog. SQL catalogs store tables under it, so all programs have to use the same
+    :ivar properties: PyIceberg's properties of the catalog: ``type``, ``uri``, ``warehouse``, credentials; a value may
+        be a reference to a secret
+    """
 
     name: str = "rfr"
     properties: dict[str, SecretStr]
@@ -163,7 +178,19 @@ class _LakeDocument(_Document):
 
 
 class _SourceDocument(_Document):
-    """The source of the streams: exactly one of ``class``, ``file``, ``definition`` and ``manifest``."""
+    """The source of the streams: exactly one of ``class``, ``file``, ``definition`` and ``manifest``.
+
+    :ivar class_path: Python: ``package.module:Name``, a class of a stream or a function that returns streams
+    :ivar file: path of a YAML definition
+    :ivar definition: a definition, written in place
+    :ivar manifest: a manifest of Airbyte: its path, or the manifest itself
+    :ivar components: path of the manifest's ``components.py``, Python code that is run
+    :ivar components_keep_state: whether these components keep something between two pages, so that an interrupted
+        partition is read from its start
+    :ivar allowed_hosts: hosts that a manifest may call, besides those of its own addresses
+    :ivar config: what the source's templates see as ``config``; part of the fingerprint
+    :ivar secrets: the same for secrets, which are in no fingerprint, message, log or table; a value may be a reference
+    """
 
     class_path: str | None = Field(default=None, alias="class")
     file: str | None = None
@@ -189,7 +216,9 @@ class _SourceDocument(_Document):
 class _Supervisor(_Document):
     """The process for which the refresh runs; the driver ends when that process does not exist any more.
 
-    :ivar started: in clock ticks since boot
+    :ivar pid: number of the process
+    :ivar started: its start, in clock ticks since boot
+    :ivar host: name of its machine
     """
 
     pid: int
@@ -200,6 +229,9 @@ class _Supervisor(_Document):
 class _AirflowRun(_Document):
     """The task that runs the refresh, as webhooks name it.
 
+    :ivar dag_id: id of the DAG
+    :ivar dag_run_id: id of the run
+    :ivar task_id: id of the task
     :ivar map_index: -1 where the task is not mapped
     :ivar logical_date: RFC 3339; None where the run has none
     """
@@ -214,6 +246,8 @@ class _AirflowRun(_Document):
 class _Address(_Document):
     """A former or present address of an API, and the user name it is read with.
 
+    :ivar base_url: address of the API
+    :ivar login: name of the user
     :ivar upstream: name of another API than the connection had before
     """
 
@@ -226,6 +260,8 @@ class _RunDocument(_Document):
     """The run for which the refresh is made.
 
     :ivar key: names one run of one task; the same for all its retries
+    :ivar supervisor: the process for which the refresh runs; the driver ends when that process does
+    :ivar airflow: the task, as webhooks name it
     :ivar materialization_name: the target's name in webhooks; None for its table name
     :ivar moved: addresses of the API, the oldest first, the present one last; empty if it never moved
     """
@@ -240,8 +276,15 @@ class _RunDocument(_Document):
 class RefreshConfig(_Document):
     """The whole document.
 
+    :ivar source: where the streams come from
+    :ivar streams: names of the streams; each has a ledger and a publish of its own
+    :ivar target: ``namespace.table``; with several streams it contains ``{stream}``. Both are created if they are
+        missing
+    :ivar lake: the catalog with the table
     :ivar sync: ``full`` reads everything; ``incremental`` what changed since the last sync, and everything at first
     :ivar window: ``start/end``: read this part of the cursor's values instead, and leave the state as it is
+    :ivar options: the options of the refresh
+    :ivar run: the run for which the refresh is made; the operator sets it
     :ivar store: SQLAlchemy's address of the control store, which takes rows of the history tables, and keeps refresh
         tokens that replace the configured ones
     """

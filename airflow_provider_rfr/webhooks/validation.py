@@ -59,7 +59,13 @@ _FLOW_ALIASES = {
 def template_variables(
     event: CommitEvent, *, delivery_id: str, attempt: int, trigger_name: str, headers: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return every variable by its name. Times are RFC 3339 in UTC with ``Z``; missing values are empty text."""
+    """Return every variable by its name. Times are RFC 3339 in UTC with ``Z``; missing values are empty text.
+
+    :param delivery_id: 32 hexadecimal digits, the same for every copy of this event at this endpoint
+    :param attempt: number of the attempt to deliver, from 1
+    :param trigger_name: name of the endpoint
+    :param headers: values of the headers that are listed under ``exposeHeaders``
+    """
     same = ("target_name", "producer", "run_id", "commit_id", "target", "lake", "generation", "snapshot_id", "sequence")
     texts = ("dag_id", "dag_run_id", "task_id", "logical_date")
     fields = asdict(event)

@@ -130,8 +130,8 @@ class StreamRequest(Part):
     """The request of a stream.
 
     :ivar method: HTTP method. Requests are repeated, so use ``POST`` only for searches
-    :ivar path: path below the base URL; an inserted value is quoted as one part of it, unless it is written ``{{ value
-        | as_path }}``
+    :ivar path: path below the base URL; an inserted value is quoted as one part of it, and the filter ``as_path`` keeps
+        its slashes
     :ivar query: query parameters; a null is left out, a list is repeated
     :ivar headers: HTTP headers
     :ivar json: body as JSON; not together with ``form``
