@@ -111,7 +111,7 @@ _SECTIONS: Final[Mapping[str, Mapping[type[BaseModel], str]]] = {
         _request.RequestPlace: "place in a request",
         _request.Timeouts: "timeouts",
     },
-    "Records": {
+    "Records and transformations": {
         _records.Records: "records",
         _records._AddFields: "add",
         _records._RemoveFields: "remove",
