@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 from airflow.secrets.local_filesystem import load_connections_dict
 
+from airflow_provider_rfr.refresh.cluster import EXECUTOR_PACKAGES
 from airflow_provider_rfr.sample_api import SampleApi, Sizes
 from tests.airflow_versions import DagBag
 from tests.unit.cli.calls import Rfr
@@ -51,6 +53,18 @@ def test_get_started_has_the_commands_that_it_prints(command: Rfr, tmp_path: Pat
         assert f"\n$ {step.replace(str(tmp_path), '$AIRFLOW_HOME/dags')}\n" in page
     assert "\n$ python -m airflow_provider_rfr.sample_api --port 8091\n" in page
     assert {name for name in WRITTEN if f"\n| `{name}` |" in page} == WRITTEN
+
+
+def test_get_started_names_the_extras_and_what_executors_need() -> None:
+    page = (ROOT / "docs" / "get_started.md").read_text()
+    extras = re.search(
+        r"\[project\.optional-dependencies\]\n(.*?)\n\[", (ROOT / "pyproject.toml").read_text(), re.DOTALL
+    )
+    assert extras is not None
+    for name in set(re.findall(r"^(\w+) = ", extras[1], re.MULTILINE)) - {"dev", "pyspark"}:
+        assert re.search(rf"^\| .*`{name}`.* \|", page, re.MULTILINE), name
+    [row] = re.findall(r"^\| Spark's executors \|(.*)$", page, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)) == set(EXECUTOR_PACKAGES.values())
 
 
 def test_the_dags_parse(command: Rfr, tmp_path: Path) -> None:
