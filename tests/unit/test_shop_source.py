@@ -1,4 +1,4 @@
-"""The sources that come with the package or stand in README read everything that the sample API has."""
+"""The sources that come with the package or stand in the documents read everything that the sample API has."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from airflow_provider_rfr.sample_api import SHOP, SampleApi, Sizes, checksum
 from airflow_provider_rfr.streams.loader import load_streams
@@ -15,7 +16,9 @@ from airflow_provider_rfr.streams.paged import PagedStream, as_paged, iter_pages
 
 pytestmark = pytest.mark.test
 
-README = Path(__file__).resolve().parents[2].joinpath("README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+PAGING = re.findall(r"```yaml\n(request: .*?)```", (ROOT / "docs" / "paging.md").read_text(), re.DOTALL)
 SIZES = Sizes(records=230, customers=12, partitions=3, pages=4, page_records=25)
 
 
@@ -52,6 +55,15 @@ def test_each_stream_reads_its_collection_once(api: SampleApi, stream: str, coll
     source = {"file": str(SHOP), "config": config, "secrets": {"api_key": "k1"}}
     assert_whole(api, as_paged(load_streams(source)[stream]), collection)
     assert api.counts(path="/cust*" if stream == "customer_orders" else "*")["refetched"] == 0
+
+
+@pytest.mark.parametrize("path", ["/customers", "/orders", "/shipments", "/invoices"])
+def test_each_paging_of_the_docs_reads_its_collection_once(path: str) -> None:
+    [stream] = [stream for stream in map(yaml.safe_load, PAGING) if stream["request"]["path"] == path]
+    with SampleApi(Sizes(records=230, customers=230)) as api:
+        definition = {"base_url": api.base_url, "streams": {"one": stream}}
+        assert_whole(api, as_paged(load_streams({"definition": definition})["one"]), path)
+        assert api.counts()["refetched"] == 0
 
 
 def test_the_source_of_the_readme_reads_the_sample_api(tmp_path: Path) -> None:

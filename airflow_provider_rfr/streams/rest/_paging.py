@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _LINK: Final = re.compile(r'<([^>]*)>((?:[^,"<]|"[^"]*")*)')
 _RELATION: Final = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]+))', re.IGNORECASE)
 # The meaning of an absent field that leads to the next page. By default that ends a partition only where nothing
-# contradicts it; see "Absent fields" in docs/sources.md.
+# contradicts it; see "Absent fields" in docs/paging.md.
 OnMissing: TypeAlias = Literal["end", "fail"]
 _StopPolicy: TypeAlias = Literal["empty", "short", "total", "flag"]
 

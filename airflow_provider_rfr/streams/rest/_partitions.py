@@ -232,7 +232,7 @@ def windows(
     """
     if start >= end:
         shown = f"start {start.isoformat()} is not before end {end.isoformat()}"
-        raise ValueError(f"{shown}; of a run, both may be the same moment: see Partitions in docs/sources.md")
+        raise ValueError(f"{shown}; of a run, both may be the same moment: see docs/windows.md")
     # One computation instead of a count: a step of a second over a century would take minutes.
     if _bound(step, time_format.floor(start), MOST_WINDOWS, zone, end) < end:
         raise ValueError(f"step: from start to end are more than {MOST_WINDOWS:,} windows; write a longer step")

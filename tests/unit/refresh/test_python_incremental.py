@@ -176,7 +176,7 @@ def test_a_state_that_is_no_mapping_is_refused(lake: Lake) -> None:
 
 
 class Client:
-    """The client of docs/sources.md."""
+    """The client of docs/python_sources.md."""
 
     def __init__(self, key: str) -> None:
         assert key == "k"
@@ -194,7 +194,7 @@ class Client:
 
 @pytest.mark.parametrize("is_paged", [False, True])
 def test_the_streams_of_the_docs_are_synced(lake: Lake, is_paged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = (ROOT / "docs" / "sources.md").read_text().partition("### Incremental streams in Python")[2]
+    section = (ROOT / "docs" / "python_sources.md").read_text().partition("## Incremental streams in Python")[2]
     sliced, paged = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
     if is_paged:
         head, shared = sliced.partition("    def read_records")[0].split("class Orders(StateMixin, Stream):")
@@ -204,7 +204,7 @@ def test_the_streams_of_the_docs_are_synced(lake: Lake, is_paged: bool, monkeypa
     module = ModuleType("streams_of_the_docs")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     vars(module).update(Client=Client, Page=Page, PagedStream=PagedStream)
-    exec(compile(code, "sources.md", "exec"), vars(module))
+    exec(compile(code, "python_sources.md", "exec"), vars(module))
     lake.config, lake.module = {"api_key": "k"}, module.__name__
     for number in range(5):
         ROWS.append({"id": number, "updated_at": f"2026-01-0{number + 1}T00:00:00Z", "value": "x"})
