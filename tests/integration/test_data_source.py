@@ -347,4 +347,4 @@ def test_the_cells_of_the_documentation_run(notebook: Notebook, api: SampleApi) 
     for cell in cells:
         # Spark 4.0 registers nothing that it found by itself.
         if "dataSource.register" not in cell or notebook.result("spark.version") >= "4.1":
-            notebook.run(cell.replace("http://127.0.0.1:8000", api.base_url))
+            notebook.run(cell.replace("http://127.0.0.1:8091", api.base_url))
