@@ -28,7 +28,8 @@ The last line of a failed task, and of a failed command, is one sentence. Search
 examples, `<...>` stands for what differs each time.
 
 Begin with `airflow rfr doctor --dag DAG_ID`: it tries Java, Spark and the connections, and reads a page of each stream.
-[Operator](operator.md) says how errors end a task, [Reliability](reliability.md) what happens when a part fails.
+[Retries](retries_and_resume.md) says how errors end a task, [Reliability](reliability.md) what happens when a part
+fails.
 
 <!-- Written by python -m scripts.troubleshooting, from airflow_provider_rfr/exceptions.py and the tests' messages. -->
 """

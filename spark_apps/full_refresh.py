@@ -1,6 +1,6 @@
 """Refresh tables from an API, resumably: ``spark-submit full_refresh.py --config FILE``, or plain ``python``.
 
-FILE is YAML or JSON with ``source``, ``streams``, ``target``, ``lake``, ``options`` (docs/resumable_full_refresh.md).
+FILE is YAML or JSON with ``source``, ``streams``, ``target``, ``lake``, ``options`` (docs/load_at_a_shell.md).
 Draws a bar on a terminal, prints a line for each round elsewhere, and as the last line one JSON object of figures,
 after a sentence on standard error where it failed on a terminal.
 Exit codes: 0 published, 1 failed (a retry continues), 2 the configuration is wrong or Java is missing, 3 a newer

@@ -107,7 +107,7 @@ class CursorWindow:
         zone = zone_of("UTC" if column is None else column.timezone)
         first, last = (_number(part) if kind == "integer" else moment_of(part, zone) for part in parts)
         if first == last:
-            schedule = "a data interval is empty under a trigger timetable: see Backfill in docs/incremental.md"
+            schedule = "a data interval is empty under a trigger timetable: see docs/backfill.md"
             raise ValueError(f"{text!r} is empty; write an end after the start ({schedule})")
         if first > last:
             raise ValueError(f"{text!r} ends before its start; write the earlier value first")

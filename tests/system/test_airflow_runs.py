@@ -90,7 +90,7 @@ def documented(story: Story, dag: str) -> Iterator[None]:
     folder = Path(story.airflow.environment["AIRFLOW__CORE__DAGS_FOLDER"])
     if not (folder / "shop.yaml").exists():
         (folder / "shop.yaml").symlink_to(SHOP)
-    (folder / f"{dag}.py").write_text(examples_in("docs/incremental.md")[dag])
+    (folder / f"{dag}.py").write_text(examples_in("docs/incremental.md", "docs/backfill.md")[dag])
     with story.unpaused(dag):
         yield
 
@@ -103,7 +103,9 @@ def sync(story: Story, run: str, **conf: Any) -> None:
 @needs_sdk_timetables
 def test_ten_days_are_backfilled_by_the_documented_commands_beside_a_sync(story: Story) -> None:
     changed_by_day(story.api, datetime(2026, 1, 1, tzinfo=timezone.utc))
-    commands = re.findall(r"^\$ (airflow (?:pools|backfill) .*)$", (ROOT / "docs/incremental.md").read_text(), re.M)
+    page = (ROOT / "docs/backfill.md").read_text()
+    commands = re.findall(r"^\$ (airflow (?:pools|backfill) .* shipments.*)$", page, re.M)
+    assert len(commands) == 2
     with documented(story, "shipments"):
         sync(story, "first", full_refresh=True)
         damage(story.lake)

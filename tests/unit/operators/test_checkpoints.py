@@ -285,11 +285,16 @@ def test_a_store_that_this_airflow_lacks_is_refused_while_the_dag_is_parsed(monk
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_the_documented_example_of_each_store_is_a_dag(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_example_is_a_dag_with_each_documented_store(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(SHOP.parent)
-    chapter = (ROOT / "docs" / "full_refresh.md").read_text().split(f"### `{store}`")[1].split("###")[0]
-    [example] = re.findall(r"```python\n(.*?)```", chapter, re.DOTALL)
+    page = (ROOT / "docs" / "follow_loads.md").read_text()
+    assert f" | `{store}`" in page
+    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert example.count('checkpoint_store="xcom"') == 1
+    example = example.replace('checkpoint_store="xcom"', f'checkpoint_store="{store}"')
     names: dict[str, Any] = {"__name__": "example"}
     exec(example.replace("max_active_runs=1):", "max_active_runs=1) as dag:"), names)
-    assert names["dag"].dag_id == f"shop_{store}"
+    assert names["dag"].dag_id == "shop_checkpoint"
     assert names["dag"].get_task("refresh").checkpoint_store == store

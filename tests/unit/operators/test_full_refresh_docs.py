@@ -1,4 +1,4 @@
-"""The DAGs in README, docs/full_refresh.md and docs/incremental.md are DAGs."""
+"""The DAGs in README and in docs are DAGs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def examples_in(*places: str) -> dict[str, str]:
     return dict(re.findall(r"```python\n# \$AIRFLOW_HOME/dags/(\w+)\.py\n(.*?)```", text, re.DOTALL))
 
 
-EXAMPLES = examples_in("README.md", "docs/full_refresh.md")
+PAGES = ("operator", "retries_and_resume", "backfill", "several_streams", "clusters")
+EXAMPLES = examples_in("README.md", *(f"docs/{page}.md" for page in PAGES))
 
 
 def dags_of(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[DAG]:
@@ -62,7 +63,7 @@ def test_the_incremental_example_parses_to_an_hourly_and_a_weekly_dag(monkeypatc
 
 @needs_sdk_timetables
 def test_the_example_of_a_backfill_reads_the_data_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = examples_in("docs/incremental.md")["shipments_by_day"]
+    code = examples_in("docs/backfill.md")["shipments_by_day"]
     [dag] = dags_of("shipments_by_day", code, monkeypatch)
     window = Template(dag.task_dict["refresh"].window)
     first, last = "2026-01-01 00:00:00+00:00", "2026-01-02 00:00:00+00:00"
@@ -70,8 +71,9 @@ def test_the_example_of_a_backfill_reads_the_data_interval(monkeypatch: pytest.M
     assert str(CursorWindow.parse(rendered)) == "2026-01-01T00:00:00.000000Z/2026-01-02T00:00:00.000000Z"
 
 
-def test_the_readme_backfills_and_mapped_tasks_have_an_example() -> None:
-    assert {"shop", "shop_by_day", "payments_by_day", "shop_mapped"} <= set(EXAMPLES)
+def test_the_readme_and_each_page_have_an_example() -> None:
+    names = {"shop", "shop_daily", "shop_retries", "shop_mapped", "shop_deferred"}
+    assert set(EXAMPLES) == names | {"payments_by_day", "shipments_by_day"}
 
 
 def test_mapped_tasks_are_shown_by_their_streams() -> None:
