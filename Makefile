@@ -7,11 +7,12 @@ CHAOS_ARGS ?= --kills 1000 --seed 1
 MIGRATIONS_CHAOS_ARGS ?= --kills 100 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs screenshots check test test-all tests messages lint format bench bench-peers bench-chart chaos matrix migrations-chaos setup lock clean
+.PHONY: help demo docs diagrams screenshots check test test-all tests messages lint format bench bench-peers bench-chart chaos matrix migrations-chaos setup lock clean
 
 help:
 	@echo "make demo    kill a refresh half way, resume it by Airflow's retry, and publish it whole"
 	@echo "make docs    build the site of docs/ into build/site; dead links, missing anchors and orphan pages fail"
+	@echo "make diagrams  draw docs/diagrams into docs/images"
 	@echo "make screenshots  take the pictures in docs/images of a running Airflow; needs Chromium"
 	@echo "make check   run the linters, and all tests without Spark, Airflow and servers; some minutes"
 	@echo "make test    run these, and some tests with Spark, Airflow and servers; a quarter of an hour. PYTEST_ARGS go to pytest"
@@ -34,6 +35,9 @@ demo: setup
 
 docs: setup
 	@$(RUN) scripts/docs.sh
+
+diagrams: setup
+	@$(RUN) scripts/diagrams.sh
 
 screenshots: setup
 	@scripts/packages.sh chromium

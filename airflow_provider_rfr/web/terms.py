@@ -43,7 +43,7 @@ def _plain(markdown: str) -> str:
 
 
 def glossary() -> tuple[Term, ...]:
-    return terms("architecture.md", "Glossary")
+    return terms("glossary.md", "Glossary")
 
 
 def pages() -> tuple[Term, ...]:

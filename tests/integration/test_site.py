@@ -92,6 +92,13 @@ def test_machines_get_every_page_as_text(site: str) -> None:
         assert f"/{name}/" in listed or name == "index", name
 
 
+def test_the_diagrams_are_what_their_texts_give(tmp_path: Path) -> None:
+    subprocess.run([ROOT / "scripts" / "run.sh", ROOT / "scripts" / "diagrams.sh", tmp_path], check=True)
+    for text in (ROOT / "docs" / "diagrams").glob("*.d2"):
+        drawn = ROOT / "docs" / "images" / f"{text.stem}.svg"
+        assert (tmp_path / drawn.name).read_text() == drawn.read_text(), "draw it anew: make diagrams"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [("[gone](gone.md)", "page does not exist"), ("[gone](index.md#gone)", "anchor"), (None, "is missing there")],

@@ -278,9 +278,9 @@ def test_imports_are_found_where_they_run(tmp_path: Path) -> None:
     assert list(imports(tree(str(module)), everywhere=True))[-2:] == ["four.five", "six"]
 
 
-def test_the_architecture_page_names_modules_that_exist() -> None:
+def test_the_page_of_modules_names_modules_that_exist() -> None:
     """In its tables of modules, which leave leading underscores out."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "modules.md").read_text(encoding="utf-8")
     package, missing = "", []
     for line in page[page.index("`refresh/`, one refresh") : page.index("\nRules, and what checks them")].splitlines():
         if heading := re.match(r"`(\w+/)`, |The rest:", line):

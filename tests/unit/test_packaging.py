@@ -91,7 +91,7 @@ def test_the_wheel_holds_the_package_with_its_applications_and_dags_and_nothing_
     info = f"airflow_provider_rfr-{VERSION}.dist-info"
     assert {name.partition("/")[0] for name in inside} == {"airflow_provider_rfr", "pyspark_rfr", info}
     expected = {"py.typed", "get_provider_info.py", "spark_apps/full_refresh.py", "dags/full_refresh.py"}
-    expected |= {"sample_api/__main__.py", "sample_api/shop.yaml", "docs/architecture.md", "docs/ui.md"}
+    expected |= {"sample_api/__main__.py", "sample_api/shop.yaml", "docs/glossary.md", "docs/ui.md"}
     expected |= {"cli/templates/shop.yaml", "cli/templates/dag.py.jinja"}
     assert {f"airflow_provider_rfr/{name}" for name in expected} <= inside
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE"} <= inside

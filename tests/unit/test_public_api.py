@@ -1,4 +1,4 @@
-"""The public API that docs/architecture.md lists exists, and packages export exactly what is listed."""
+"""The public API that docs/modules.md lists exists, and packages export exactly what is listed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "modules.md").read_text(encoding="utf-8")
 SECTION = TEXT.split("## Public API")[1].split("\n## ")[0]
 ROWS = re.findall(r"^\| `((?:airflow_provider|pyspark)_rfr[\w.]*)` \| (.+) \|$", SECTION, re.MULTILINE)
 

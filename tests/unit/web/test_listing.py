@@ -158,7 +158,7 @@ def test_every_page_has_a_heading_a_sentence_and_help_and_explains_its_words(log
         assert anchor in anchors
     meaning = html.escape(terms.explain("ledger"))
     assert meaning in html.unescape(owner.get(REFRESH).text)
-    assert meaning in (ROOT / "docs" / "architecture.md").read_text()
+    assert meaning in (ROOT / "docs" / "glossary.md").read_text()
 
 
 def test_each_state_has_an_explanation() -> None:
