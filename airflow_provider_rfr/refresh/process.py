@@ -5,9 +5,9 @@ ledger's epoch protects the table; the watchdog here saves the API and the machi
 library, because the operator uses it, too.
 
 Java options shorten the start, and a class archive shortens it most: on two cores a session takes 5.9 s without and
-3.1 s with both (docs/benchmarks.md). Compiling with C1 only is right here because the heavy work is in Python and
-Arrow. A heap that starts small and grows takes 50 MB less than Java's default. The archive belongs to one Java build
-and one class path, so both are in its name; where it doesn't fit, Java warns and starts without it.
+3.1 s with both (docs/decisions/driver_java.md). Compiling with C1 only is right here because the heavy work is in
+Python and Arrow. A heap that starts small and grows takes 50 MB less than Java's default. The archive belongs to one
+Java build and one class path, so both are in its name; where it doesn't fit, Java warns and starts without it.
 
 ``python -m airflow_provider_rfr.refresh.process`` writes it with one small Spark job (ten seconds, 150 MB, once a
 machine). The first published refresh of a machine without one starts that in the background.
