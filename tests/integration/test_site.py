@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("Get started", "How-to", "Reference", "How it works")
-PAGES = ("", "get_started/", "sources/", "troubleshooting/", "api_airflow/", "reliability/", "decisions/run_identity/")
+PAGES = ("", "get_started/", "sources/", "troubleshooting/", "api_airflow/", "architecture/", "decisions/run_identity/")
 PHONE = {"width": 390, "height": 844}
 
 
