@@ -370,8 +370,9 @@ def _kind(value: Any) -> str:
 class When(TriggerModel):
     """Which commits the endpoint gets.
 
-    :ivar collections: patterns with ``*``, ``?`` and ``[...]``; None for all collections
-    :ivar min_documents: fewest documents, of the collections that match
+    :ivar collections: patterns with ``*`` (which matches ``/``, too), ``?`` and ``[...]``, one of which has to match;
+        all collections by default
+    :ivar min_documents: fewest documents of a commit, in the collections that match; 0 takes empty commits as well
     """
 
     collections: tuple[str, ...] | None = Field(
@@ -390,7 +391,11 @@ class When(TriggerModel):
 
 
 class Signing(TriggerModel):
-    """Secrets that sign every call; with several the receiver may check with any, so that one can be replaced."""
+    """Secrets that sign every call.
+
+    :ivar secrets: ``whsec_`` and the base64 of 24 to 64 random bytes; several while one is replaced, since the receiver
+        may check with any
+    """
 
     secrets: tuple[SigningSecret, ...] = Field(min_length=1, max_length=10)
 
@@ -430,9 +435,9 @@ _Status = Annotated[int | str, BeforeValidator(_read_status), WithJsonSchema(_ST
 class Success(TriggerModel):
     """Which answers are delivery; all that is given has to hold.
 
-    :ivar status: statuses (``409``) and classes of them (``2xx``)
-    :ivar pointer: JSON pointer (RFC 6901) into the answer; what it points at has to be there
-    :ivar equals: ... and to be this value, if it is given
+    :ivar status: statuses (``409``) and classes of them (``2xx``); a redirect is never delivery
+    :ivar pointer: JSON pointer (RFC 6901) to something that has to be in the answer
+    :ivar equals: value that has to be there
     """
 
     status: tuple[_Status, ...] = Field(default=("2xx",), min_length=1, max_length=50)

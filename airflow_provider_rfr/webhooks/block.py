@@ -95,7 +95,8 @@ class Ordering(str, Enum):
 class Retry(TriggerModel):
     """How attempts follow each other.
 
-    :ivar max_elapsed: time since the first attempt after which no further one is made; None for no such limit
+    :ivar schedule: ``quick`` waits seconds between attempts; ``standard`` waits from seconds to a day
+    :ivar max_elapsed: ``1s`` to ``30d`` since the first attempt, after which no further one is made
     """
 
     schedule: Schedule = Field(default=Schedule.QUICK, json_schema_extra=NONSENSITIVE)
@@ -131,29 +132,33 @@ _Timeout = Annotated[Duration, PlainValidator(read_duration), AfterValidator(_ch
 
 
 class Endpoint(TriggerModel):
-    """An endpoint.
+    """An endpoint: an address, the body that is sent to it, and what to do if it does not answer.
 
-    :ivar url: where to; with a preset its base address
+    :ivar url: ``http`` or ``https`` address, without user name and fragment; a preset adds its path to it
     :ivar connection: id of an Airflow connection of type ``rfr_http``, instead of ``url``
-    :ivar preset: name of a preset, which fills in what is not given here
-    :ivar parameters: what the preset needs to know
-    :ivar headers: values are secret
-    :ivar expose_headers: headers that templates may print
-    :ivar payloadTemplate: text of a template whose result is JSON
-    :ivar payload: JSON whose string leaves are templates; the better way to say it
-    :ivar timeout: of one attempt, from connecting to the end of the answer; seconds
-    :ivar timeoutSecs: the same as a number
-    :ivar max_attempts: 3, or 10 with the schedule ``standard``; 0 is one attempt too
-    :ivar maxRetries: attempts after the first, instead of the number of all
+    :ivar preset: name of a preset, which fills in the fields that are not given here
+    :ivar parameters: parameters of the preset
+    :ivar method: method of the request
+    :ivar headers: names and values; ``Host``, ``Content-Length``, ``webhook-id`` and the like are refused
+    :ivar expose_headers: headers that templates may print as ``{{headers.Name}}``
+    :ivar payload_template: one template whose result is JSON, of at most 64 KB, instead of ``payload``
+    :ivar payload: JSON whose texts are templates
+    :ivar timeout: ``1s`` to ``300s`` for one attempt, from connecting to the end of the answer
+    :ivar timeoutSecs: the same as a number, instead of ``timeout``
+    :ivar max_attempts: attempts with the first one, of which there always is one; by default 10 with ``standard``
+    :ivar maxRetries: attempts after the first one, instead of ``maxAttempts``
     :ivar retry: how attempts follow each other
-    :ivar written_interval: shortest time between two calls; commits in between are merged into one event
+    :ivar written_interval: shortest time between two calls, up to ``30d``, by default the block's; commits in between
+        are merged into one event
     :ivar when: which commits the endpoint gets
-    :ivar on_failure: what happens with the target once an event can't be delivered
+    :ivar on_failure: once an event can't be delivered: keep it (``dead_letter``), keep it without a notification
+        (``ignore``), or keep it and ``block`` the table's next refresh
     :ivar success: which answers are delivery
-    :ivar signing: Standard Webhooks
-    :ivar ordering: ``strict``: an event waits until the one before it is delivered
-    :ivar enabled: false: nothing is sent
-    :ivar allowed_hosts: of the private hosts that the installation allows, those that may be called; empty for all
+    :ivar signing: how calls are signed, by Standard Webhooks
+    :ivar ordering: with ``strict`` an event waits until the one before it is delivered; with ``none`` it does not
+    :ivar enabled: with false, nothing is sent
+    :ivar allowed_hosts: of the private hosts that the installation allows, those that may be called: names, addresses
+        (with a port, or for any), networks; empty for all
     """
 
     other_spellings: ClassVar[Mapping[str, OtherSpelling]] = {
@@ -369,9 +374,9 @@ def _name_check(kind: str) -> AfterValidator:
 class TriggerBlock(TriggerModel):
     """Endpoints by name.
 
-    :ivar name: distinguishes blocks of the same tables; by default the name of the file or of the DAG
-    :ivar interval: shortest time between two calls of an endpoint that gives none
-    :ivar config: endpoints in the order of the document
+    :ivar name: name that distinguishes blocks of the same tables; by default that of the file, or the DAG's id
+    :ivar interval: shortest time between two calls, for endpoints that give none
+    :ivar config: endpoints by name, at most 100
     :ivar sops: how a sealed document is opened; None where nothing is sealed
     """
 

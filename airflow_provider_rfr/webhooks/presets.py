@@ -205,7 +205,7 @@ _Severity = Annotated[
 class _TokenPreset(Preset):
     """A preset whose receiver takes a token; without ``token`` it is the connection's password.
 
-    :ivar token: sent in the header of the receiver's choice
+    :ivar token: token of the receiver; by default the connection's password
     """
 
     token: HeaderSecret | None = None
@@ -214,10 +214,16 @@ class _TokenPreset(Preset):
 class AirflowDagRun(Preset):
     """Starts a DAG run of Airflow 3, whose run id is the delivery id: a repeat is answered with 409.
 
-    :ivar conf: of the run
-    :ivar username: to get a token with, as the password; without them it is the connection's
-    :ivar token: sent unchanged, if there is one that does not expire
-    :ivar token_path: where tokens are got, below the address
+    Airflow's tokens expire. So one is fetched with a user name and a password, kept, and fetched again once it is
+    refused.
+
+    :ivar dag_id: DAG to start
+    :ivar conf: conf of the run; by default ids, names, counts and times of the commit
+    :ivar note: note of the run
+    :ivar username: user name to get a token with; by default the connection's
+    :ivar password: password to get a token with; by default the connection's
+    :ivar token: token that does not expire, sent unchanged
+    :ivar token_path: path below the address at which tokens are fetched
     """
 
     receiver = Receiver(
@@ -263,7 +269,16 @@ class AirflowDagRun(Preset):
 
 
 class DbtCloud(_TokenPreset):
-    """Starts a job of dbt Cloud, which knows no idempotency key: a repeated delivery is a second run."""
+    """Starts a job of dbt Cloud, which knows no idempotency key: a repeated delivery is a second run.
+
+    :ivar account_id: account
+    :ivar job_id: job to run
+    :ivar cause: reason that dbt shows
+    :ivar steps_override: commands to run instead of the job's
+    :ivar schema_override: schema to write to instead of the job's
+    :ivar git_branch: branch to check out
+    :ivar git_sha: commit to check out
+    """
 
     receiver = Receiver(
         base="https://cloud.getdbt.com",
@@ -283,7 +298,11 @@ class DbtCloud(_TokenPreset):
 
 
 class Databricks(_TokenPreset):
-    """Runs a job of Databricks; the same token of idempotency gives back the run that is there."""
+    """Runs a job of Databricks; the same token of idempotency gives back the run that is there.
+
+    :ivar job_id: job to run
+    :ivar job_parameters: parameters of the job, as texts; none are sent unless they are given
+    """
 
     receiver = Receiver(
         path="/api/2.2/jobs/run-now",
@@ -298,7 +317,13 @@ class Databricks(_TokenPreset):
 
 
 class Prefect(_TokenPreset):
-    """Starts a flow run of a Prefect deployment; the same idempotency key gives back the run that is there."""
+    """Starts a flow run of a Prefect deployment; the same idempotency key gives back the run that is there.
+
+    :ivar deployment_id: deployment to run
+    :ivar name: name of the flow run
+    :ivar parameters: parameters of the flow; none are sent unless they are given
+    :ivar tags: tags of the flow run
+    """
 
     receiver = Receiver(
         path="/deployments/{deployment_id}/create_flow_run",
@@ -329,6 +354,13 @@ class Dagster(_TokenPreset):
     """Launches a run of a Dagster job; Dagster answers 200 to failures too, so the answer's body decides.
 
     Dagster knows no idempotency key: the run's tag ``rfr/delivery_id`` shows a repeat.
+
+    :ivar repository_location_name: code location of the job
+    :ivar repository_name: repository of the job
+    :ivar job_name: job to launch
+    :ivar run_config: config of the run
+    :ivar tags: tags of the run
+    :ivar token: token of Dagster Cloud; by default the connection's password
     """
 
     receiver = Receiver(
@@ -374,7 +406,11 @@ _MOST_SLACK_TEXTS: Mapping[Any, int] = {"header": 150, "button": 75, "fields": 2
 
 
 class Slack(Preset):
-    """An incoming webhook of Slack. Its address is the secret; Slack can't recognise a repeat."""
+    """An incoming webhook of Slack. Its address is the secret; Slack can't recognise a repeat.
+
+    :ivar text: text of the message, cut at 40,000 characters; markup works, but not in what variables hold
+    :ivar blocks: Slack's blocks, whose texts are cut at Slack's limits
+    """
 
     receiver = Receiver(body={"text": _Slot("text"), "blocks": _Slot("blocks")}, texts={"text": 40_000})
 
@@ -398,6 +434,9 @@ class Teams(Preset):
 
     A workflow answers 202 before it posts the card. The connectors that Microsoft has retired answer 200, also to a
     message that they refuse, so 200 is no delivery here.
+
+    :ivar text: text of the message, without markup
+    :ivar card: adaptive card instead of ``text``; its texts are templates, and a ``TextBlock`` reads them as Markdown
     """
 
     receiver = Receiver(
@@ -434,8 +473,14 @@ _WORKFLOW_BODY = {"ref": _Slot("ref"), "inputs": _Slot("inputs", {})}
 class GitHub(_TokenPreset):
     """Dispatches an event of a GitHub repository, or one of its workflows; GitHub can't recognise a repeat.
 
-    :ivar workflow: file name or id of a workflow; None for an event of the repository
-    :ivar ref: branch or tag that the workflow runs on
+    :ivar owner: owner of the repository
+    :ivar repo: name of the repository
+    :ivar event_type: type of the event
+    :ivar client_payload: payload of the event, with at most 10 keys; by default ids, counts and times of the commit
+    :ivar workflow: file name or id of a workflow to run, instead of an event of the repository
+    :ivar ref: branch or tag that the workflow runs on; required with ``workflow``
+    :ivar inputs: inputs of the workflow
+    :ivar token: token with the right to dispatch; by default the connection's password
     """
 
     receiver = Receiver(
@@ -486,7 +531,12 @@ class GitHub(_TokenPreset):
 class PagerDuty(Preset):
     """An alert by PagerDuty's events API, version 2; the delivery id is its key, so a repeat is the same alert.
 
-    :ivar routing_key: of the integration; the body holds it
+    :ivar routing_key: key of the integration, which is sent in the body
+    :ivar severity: severity of the alert
+    :ivar summary: text of the alert
+    :ivar source: what the alert is about
+    :ivar dedup_key: key by which PagerDuty recognises a repeat
+    :ivar custom_details: details; by default ids, names, counts and times of the commit
     """
 
     receiver = Receiver(

@@ -1,7 +1,7 @@
 """Templates of payloads, and the check of a triggers block while a DAG is parsed.
 
 A template is Handlebars, strict, without HTML escaping, and without running any code. It means what handlebars.js 4.7
-makes of it with ``{strict: true, noEscape: true}``, except where ``docs/webhooks_templates.md`` says otherwise. In a
+makes of it with ``{strict: true, noEscape: true}``, apart from ``docs/decisions/handlebars_differences.md``. In a
 structured payload, a leaf that is exactly one expression gives the value with its type; any other leaf gives text; keys
 are not templates. Bodies are checked to be JSON, and bounded.
 

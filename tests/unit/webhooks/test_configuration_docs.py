@@ -1,4 +1,4 @@
-"""The page on configuration tells every field, variable and preset, and its examples are right."""
+"""The pages on webhooks tell every field, variable and preset, and their examples are right."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from airflow_provider_rfr.webhooks.presets import PRESETS
 from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder_events, template_variables
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "webhooks_configuration.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+PAGES = [(DOCS / name).read_text(encoding="utf-8") for name in ("webhooks.md", "webhooks_configuration.md")]
+EXAMPLES = [text for page in PAGES for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+REFERENCE = [(DOCS / name).read_text(encoding="utf-8") for name in ("reference/triggers.md", "webhooks_templates.md")]
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
@@ -36,7 +37,8 @@ def test_every_preset_has_an_example() -> None:
 
 
 def test_every_field_parameter_and_variable_is_told() -> None:
-    names = set(re.findall(r"`([\w.-]+?)(?:\.\w+)?`", PAGE)) | set(re.findall(r"`([\w.-]+)`", PAGE))
+    text = "".join(REFERENCE + PAGES)
+    names = set(re.findall(r"`([\w.-]+?)(?:\.\w+)?`", text)) | set(re.findall(r"`([\w.-]+)`", text))
     fields = set(Endpoint.spellings())
     parameters = {name for preset in PRESETS.values() for name in preset.spellings()}
     variables = set(

@@ -41,7 +41,8 @@ def test_it_is_a_schema_that_refuses_unknown_fields_everywhere() -> None:
 
 def test_an_endpoint_s_defaults_and_methods_are_told() -> None:
     properties = ENDPOINT["properties"]
-    assert properties["method"] == {"default": "POST", "enum": ["POST", "PUT", "PATCH"], "type": "string"}
+    method = {"default": "POST", "enum": ["POST", "PUT", "PATCH"], "type": "string"}
+    assert properties["method"] == {**method, "description": "method of the request"}
     assert (properties["timeout"]["default"], properties["maxAttempts"]["default"]) == ("30s", 3)
     assert properties["timeout"]["pattern"] == properties["interval"]["pattern"] == r"^\d+(s|m|h|d)$"
     assert properties["headers"]["additionalProperties"] == {"type": "string", "secret": True}

@@ -16,13 +16,13 @@ from airflow_provider_rfr.webhooks import TemplateError, render
 HERE = Path(__file__).parent
 CORPUS = json.loads((HERE / "handlebars.json").read_text(encoding="utf-8"))
 MORE = json.loads((HERE / "handlebars_more.json").read_text(encoding="utf-8"))
-DOCS = Path(__file__).parents[4] / "docs" / "webhooks_templates.md"
+DOCS = Path(__file__).parents[4] / "docs" / "decisions" / "handlebars_differences.md"
 
 EXACT, LISTS, NAMES = "exact-numbers", "lists-and-maps", "strict-arguments"
 REFUSED, HELPERS, SUMS, EARLY = "partials", "helpers", "sums", "early"
 INHERITED, CONVERSIONS, LOOKUP = "inherited", "conversions", "lookup"
 
-# Each reason is explained in docs/webhooks_templates.md.
+# Each reason is explained in docs/decisions/handlebars_differences.md.
 DIFFERENCES = {
     "var: big int": EXACT,
     "var: array printed": LISTS,
