@@ -141,7 +141,7 @@ class Endpoint(TriggerModel):
     :ivar method: method of the request
     :ivar headers: names and values; ``Host``, ``Content-Length``, ``webhook-id`` and the like are refused
     :ivar expose_headers: headers that templates may print as ``{{headers.Name}}``
-    :ivar payload_template: one template whose result is JSON, of at most 64 KB, instead of ``payload``
+    :ivar payloadTemplate: one template whose result is JSON, of at most 64 KB, instead of ``payload``
     :ivar payload: JSON whose texts are templates
     :ivar timeout: ``1s`` to ``300s`` for one attempt, from connecting to the end of the answer
     :ivar timeoutSecs: the same as a number, instead of ``timeout``
