@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.sample_api import SampleApi
+from airflow_provider_rfr.sample_api import SampleApi, Sizes
 from tests.unit.cli.calls import Rfr
 
 pytestmark = pytest.mark.test
@@ -24,7 +24,7 @@ def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SampleApi]:
     monkeypatch.chdir(tmp_path)
     [address] = re.findall(r"^base_url: (http://127.0.0.1:\d+)$", PAGE, re.MULTILINE)
     assert f"python -m airflow_provider_rfr.sample_api --port {address.rpartition(':')[2]}" in PAGE
-    with SampleApi() as running:
+    with SampleApi(Sizes(records=250)) as running:
         source = next(text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if address in text)
         Path("shop.yaml").write_text(source.replace(address, running.base_url))
         yield running
@@ -62,5 +62,5 @@ def test_the_stream_that_python_reads_is_that_of_the_command(
     [code] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     exec(compile(code, "python_sources.md", "exec"), {})
     page, *records = capsys.readouterr().out.splitlines()
-    assert page.endswith("orders?limit=100&offset=0 200 100 NextPage(token=100) 200"), page
+    assert page.endswith("orders?limit=100&offset=0 200 100 NextPage(token=100) 3"), page
     assert len(records) == api.truth("/orders")["count"]
