@@ -184,7 +184,7 @@ def _source_yaml() -> Iterator[str]:
 def _options() -> Iterator[str]:
     text = (
         "The options of a refresh and of a sync, the arguments of their operators, and the document that the driver"
-        " reads. [Options of a refresh](../resumable_full_refresh.md) explains how they work together. Values are as in"
+        " reads. [Load by a DAG](../operator.md) explains how they work together. Values are as in"
         " YAML; in a DAG, `true` is `True` and `null` is `None`."
     )
     yield from _head("Options", text, "airflow_provider_rfr/refresh/config.py and the operators")
@@ -200,7 +200,7 @@ def _options() -> Iterator[str]:
     yield from ("## Fields of the document", "")
     text = (
         "A driver without Airflow reads this document, see"
-        " [the document](../resumable_full_refresh.md#the-document). The operator writes it for its driver."
+        " [the document](../load_at_a_shell.md#without-airflow). The operator writes it for its driver."
     )
     yield from (text, "")
     yield from _table(("Field", *heads[1:]), map(_with_null, _nested_rows(RefreshConfig, words)))
@@ -324,7 +324,7 @@ _HOOKS: Final = {"rfr_api": ApiHook, "rfr_http": HttpHook, "rfr_lake": LakeHook}
 def _connection_types() -> Iterator[str]:
     text = (
         "The types of connections that this package adds to Airflow, and its settings in Airflow's configuration."
-        " [Connections](../operator.md#connections) says how to make them."
+        " [Connections](../make_connections.md) says how to make them."
     )
     yield from _head("Connection types", text, "airflow_provider_rfr/get_provider_info.py and the hooks")
     info = get_provider_info()
@@ -476,7 +476,7 @@ def _note_table(head: str, notes: Mapping[str, str]) -> Iterator[str]:
 def _table_properties() -> Iterator[str]:
     text = (
         "What this package writes into tables, snapshots and files, or reads there. Iceberg's own properties for expiry"
-        " are in [Storage](../resumable_full_refresh.md#storage)."
+        " are in [Storage](../storage.md)."
     )
     yield from _head("Table properties", text, "airflow_provider_rfr/lake/properties.py")
     sections = {

@@ -15,7 +15,7 @@ from airflow_provider_rfr.webhooks._fields import Signing, Success, When
 from airflow_provider_rfr.webhooks._model import TriggerModel
 from airflow_provider_rfr.webhooks.block import Endpoint, Retry, TriggerBlock
 from airflow_provider_rfr.webhooks.presets import PRESETS, Preset
-from scripts.model_schema import _NOTE, _ROLE
+from scripts.model_schema import field_notes
 from scripts.trigger_schema import _SPELLING, schema_text
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "triggers.md"
@@ -93,9 +93,7 @@ def _rows(model: type[TriggerModel], prefix: str) -> Iterator[str]:
     schema = _schema_of(model)
     fields = schema["properties"]
     notes = {
-        name if name in fields else _spelled(name): " ".join(_ROLE.sub(r"\1", note).split())
-        for kind in reversed(model.__mro__)
-        for name, note in _NOTE.findall(_text(kind))
+        name if name in fields else _spelled(name): note.replace("``", "`") for name, note in field_notes(model).items()
     }
     for name in model.spellings():
         if name in _INSIDE:

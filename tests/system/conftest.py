@@ -31,6 +31,10 @@ from tests.soon import PATIENCE, answers, wait_until
 KEY = "canary-7d20b1-key"
 PASSWORD = "canary-aa41f0-password"
 SIZES = Sizes(partitions=8, pages=20, page_records=25)
+TOTAL = SIZES.partitions * SIZES.pages
+IN_FLIGHT = 4
+#: Pages that a kill may cost: those in flight, one that is compared in each open partition, and those not yet written.
+COST_OF_KILL = 2 * IN_FLIGHT + SIZES.partitions + TOTAL // 20
 LATENCY_MS = 60.0
 wait_for = partial(wait_until, seconds=PATIENCE, every=0.3)
 LINEAGE = "lineage.jsonl"

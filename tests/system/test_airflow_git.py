@@ -14,11 +14,9 @@ import pytest
 from airflow_provider_rfr.sample_api import SHOP
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE
-from tests.system.conftest import KEY, SIZES, Story, new_airflow, wait_for
+from tests.system.conftest import COST_OF_KILL, KEY, TOTAL, Story, new_airflow, wait_for
 
 DAG = "from_git"
-TOTAL = SIZES.partitions * SIZES.pages
-IN_FLIGHT = 4
 REPOSITORY = Path(__file__).parent / "repository"
 ITEMS = '    request: {path: "/partitions/{{ stream_slice.partition }}/items"}\n'
 SKU = "        sku: {type: string}\n"
@@ -113,7 +111,7 @@ def test_a_run_keeps_its_commit_of_the_repository_and_its_retry_resumes(story: S
     assert (result["generation"], result["attempts"]) == (1, 2)
     pages = story.api.counts(path="/partitions/*")
     assert pages["pages"] == TOTAL
-    assert pages["refetched"] <= 2 * IN_FLIGHT + 0.05 * TOTAL
+    assert pages["refetched"] <= COST_OF_KILL
     story.assert_whole("raw.items")
     assert "origin" not in story.lake.rows("raw.items").column_names
 
@@ -149,6 +147,6 @@ def test_results_checkpoints_and_buttons_work_where_another_backend_keeps_xcom(s
     assert story.links(DAG, "kept")["Spark UI"].startswith("http://")
     assert xcom(story, "kept", "report", copy) is None
     story.assert_whole("raw.kept")
-    assert story.api.counts(path="/partitions/*")["refetched"] <= 2 * IN_FLIGHT + 0.05 * TOTAL
+    assert story.api.counts(path="/partitions/*")["refetched"] <= COST_OF_KILL
     story.wait_for_no_driver()
     assert story.files_with(KEY) == []

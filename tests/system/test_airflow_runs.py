@@ -22,14 +22,12 @@ from tests.integration.conftest import ROOT, SHOP
 from tests.integration.test_incremental import TABLE, changed_by_day, damage, rows_of, truth_of, windows_in
 from tests.profile import share
 from tests.soon import PATIENCE, wait_until
-from tests.system.conftest import ENDED, SIZES, Story
+from tests.system.conftest import COST_OF_KILL, ENDED, IN_FLIGHT, SIZES, TOTAL, Story
 from tests.unit.operators.test_full_refresh_docs import examples_in
 
 DAG = "on_demand"
-TOTAL = SIZES.partitions * SIZES.pages
 PAGES = SIZES.pages
 AT_ONCE = 2
-IN_FLIGHT = 4
 DAYS = share(10, least=4)
 
 
@@ -225,5 +223,5 @@ def test_a_scheduler_that_is_killed_and_started_again_loses_nothing(story: Story
     story.assert_whole("raw.scheduler")
     pages = story.api.counts(path="/partitions/*")
     assert pages["pages"] == TOTAL
-    assert pages["refetched"] <= 2 * IN_FLIGHT + 0.05 * TOTAL
+    assert pages["refetched"] <= COST_OF_KILL
     story.wait_for_no_driver()

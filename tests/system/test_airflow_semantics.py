@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.soon import PATIENCE, wait_until
-from tests.system.conftest import SIZES, Story
+from tests.system.conftest import COST_OF_KILL, IN_FLIGHT, SIZES, TOTAL, Story
 from tests.system.dags.semantics import WAYS_TO_WAIT
 
 DAG = "on_demand"
-TOTAL = SIZES.partitions * SIZES.pages
-IN_FLIGHT = 4
 EDITED = """
 from datetime import datetime, timedelta
 
@@ -56,7 +54,7 @@ def interrupted(story: Story, run: str, table: str) -> None:
 def lost_at_most_what_was_on_its_way(story: Story) -> None:
     pages = story.api.counts(path="/partitions/*")
     # In flight, one overlap check for each of as many open chains, and 5 % of what was read.
-    assert pages["refetched"] <= 2 * IN_FLIGHT + 0.05 * TOTAL, twice(story)
+    assert pages["refetched"] <= COST_OF_KILL, twice(story)
 
 
 def twice(story: Story) -> list[str]:
@@ -232,7 +230,7 @@ def test_a_cleared_refresh_begins_anew_if_it_was_published_and_resumes_if_not(st
         assert story.result(DAG, run)["generation"] == generation
         story.assert_whole(f"raw.{table}")
     # The second generation read every page once more; the first was resumed.
-    assert story.api.counts(path="/partitions/*")["refetched"] <= TOTAL + 2 * IN_FLIGHT + 0.05 * TOTAL
+    assert story.api.counts(path="/partitions/*")["refetched"] <= TOTAL + COST_OF_KILL
 
 
 @pytest.mark.gate
