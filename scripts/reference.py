@@ -42,6 +42,7 @@ from airflow_provider_rfr.streams.rest import (
 from airflow_provider_rfr.webhooks import validation
 from scripts.field_types import TypeWords, default_of, sentence, written
 from scripts.model_schema import field_notes
+from scripts.trigger_reference import trigger_fields
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"
 _PARAMETER: Final = re.compile(r"^:param (\w+): (.*(?:\n {4,}.*)*)", re.MULTILINE)
@@ -61,6 +62,7 @@ def pages() -> dict[str, str]:
         "connection_types.md": _connection_types,
         "events.md": _events,
         "table_properties.md": _table_properties,
+        "triggers.md": trigger_fields,
     }
     return {name: "\n".join(writer()).rstrip() + "\n" for name, writer in writers.items()}
 

@@ -1,4 +1,4 @@
-"""Write ``docs/reference/triggers.md``, the fields of a triggers block and its presets, from their models."""
+"""The page ``docs/reference/triggers.md``: the fields of a triggers block and its presets, from their models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
@@ -18,17 +17,15 @@ from airflow_provider_rfr.webhooks.presets import PRESETS, Preset
 from scripts.model_schema import field_notes
 from scripts.trigger_schema import _SPELLING, schema_text
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "triggers.md"
 _HEAD: Final = """# Fields of webhooks
 
 The fields of a [triggers block](../webhooks_configuration.md), and the parameters of each preset. Names are read in
 `camelCase` and in `snake_case`, except for `timeoutSecs` and `maxRetries`. Durations are a whole number and `s`, `m`,
 `h` or `d`. `airflow rfr triggers schema` prints the JSON schema for editors and forms, in which secrets are marked.
 
-<!-- Written by python -m scripts.trigger_reference, from airflow_provider_rfr/webhooks. -->
-
+<!-- Written by python -m scripts.reference, from airflow_provider_rfr/webhooks. -->
 """
-_TABLE: Final = "| Field | Default | |\n|---|---|---|"
+_TABLE: Final = "| Field | Default | Meaning |\n|---|---|---|"
 _ENDPOINT: Final = """
 Each endpoint has one of `url` and `connection`, unless its preset knows the address, and one of `payload`,
 `payloadTemplate` and `preset`.
@@ -45,12 +42,9 @@ _INSIDE: Final[Mapping[str, type[TriggerModel]]] = {
 }
 
 
-def page_text() -> str:
-    """Return the page as its file holds it."""
-    return _HEAD + "\n".join(_sections()) + "\n"
-
-
-def _sections() -> Iterator[str]:
+def trigger_fields() -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield _HEAD
     yield "## Block"
     yield ""
     yield from _table(TriggerBlock)
@@ -137,7 +131,3 @@ def _spelled(name: str) -> str:
 
 def _text(model: type) -> str:
     return inspect.cleandoc(model.__doc__ or "").replace("``", "`")
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page_text(), encoding="utf-8")

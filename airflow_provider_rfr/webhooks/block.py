@@ -132,7 +132,7 @@ _Timeout = Annotated[Duration, PlainValidator(read_duration), AfterValidator(_ch
 
 
 class Endpoint(TriggerModel):
-    """An endpoint: an address, the body that is sent to it, and what to do if it does not answer.
+    """An endpoint: an address, the body that is sent to it, and the rules for repeated attempts.
 
     :ivar url: ``http`` or ``https`` address, without user name and fragment; a preset adds its path to it
     :ivar connection: id of an Airflow connection of type ``rfr_http``, instead of ``url``
