@@ -235,8 +235,9 @@ _VARYING: Final = {"checkpoint_store": "by Airflow's version", "deferrable": "Ai
 
 def _argument_rows(operator: type, words: TypeWords) -> Iterator[list[str]]:
     notes = dict(_PARAMETER.findall(inspect.getdoc(operator) or ""))
-    kinds = get_type_hints(operator.__init__)
-    for name, parameter in inspect.signature(operator.__init__).parameters.items():
+    begin = vars(operator)["__init__"]
+    kinds = get_type_hints(begin)
+    for name, parameter in inspect.signature(begin).parameters.items():
         if name in notes:
             default = "required" if parameter.default is parameter.empty else f"`{written(parameter.default)}`"
             note = _ROLE.sub(r"`\1`", re.sub(r"; default [^\s(]+", "", " ".join(notes[name].split())))
@@ -320,7 +321,11 @@ def _as_code(text: str) -> str:
 # --- Connections
 
 
-_HOOKS: Final = {"rfr_api": ApiHook, "rfr_http": HttpHook, "rfr_lake": LakeHook}
+_HOOKS: Final[Mapping[str, type[ApiHook | HttpHook | LakeHook]]] = {
+    "rfr_api": ApiHook,
+    "rfr_http": HttpHook,
+    "rfr_lake": LakeHook,
+}
 
 
 def _connection_types() -> Iterator[str]:
