@@ -96,7 +96,7 @@ def _rows(model: type[TriggerModel], prefix: str) -> Iterator[str]:
             node = fields[name]
             is_required = name in schema.get("required", ()) and not prefix
             default = "required" if is_required else _default(node)
-            yield f"| `{prefix}{name}` | {default} | {_meaning(notes[name], node)} |"
+            yield f"| `{prefix}{name}` | {default} | {_meaning(notes[name].replace('``', '`'), node)} |"
 
 
 def _schema_of(model: type[TriggerModel]) -> Mapping[str, Any]:

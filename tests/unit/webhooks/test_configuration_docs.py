@@ -15,7 +15,7 @@ from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = [(DOCS / name).read_text(encoding="utf-8") for name in ("webhooks.md", "webhooks_configuration.md")]
 EXAMPLES = [text for page in PAGES for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-REFERENCE = [(DOCS / name).read_text(encoding="utf-8") for name in ("reference/triggers.md", "webhooks_templates.md")]
+REFERENCE = [(DOCS / name).read_text(encoding="utf-8") for name in ("reference/triggers.md", "reference/events.md")]
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
