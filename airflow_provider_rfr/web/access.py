@@ -35,6 +35,7 @@ class Viewer:
         self._user = user
         self._manager: Any = get_auth_manager()
         self._dags: dict[str, bool] = {}
+        self._changes: dict[tuple[str, DagAccessEntity], bool] = {}
 
     @cached_property
     def reads_assets(self) -> bool:
@@ -86,10 +87,13 @@ class Viewer:
         return self._may_change("PUT", dag_id, DagAccessEntity.TASK_INSTANCE)
 
     def _may_change(self, method: str, dag_id: str, entity: DagAccessEntity) -> bool:
-        if DagModel.get_dagmodel(dag_id) is None:
-            return False
+        # Several parts of a page depend on the same right, and a manager may ask a server of its own for it.
+        if (known := self._changes.get((dag_id, entity))) is not None:
+            return known
         teams = DagModel.get_dag_id_to_team_name_mapping([dag_id]) if _has_teams() else {}
-        return self._may(method, dag_id, teams, entity)
+        may = DagModel.get_dagmodel(dag_id) is not None and self._may(method, dag_id, teams, entity)
+        self._changes[dag_id, entity] = may
+        return may
 
     def _may(
         self,

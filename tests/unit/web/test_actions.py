@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
@@ -24,6 +25,7 @@ from airflow_provider_rfr.refresh.state import RefreshState, State, TableStatus
 from airflow_provider_rfr.web.actions import DagFacts, TaskFacts, possible_actions
 from tests.unit.web.conftest import Login, offered, parsed
 from tests.unit.web.ledgers import REFRESH, TASK, begun, read_page
+from tests.unit.web.managers import PickyManager
 
 DAGS = """
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -137,6 +139,23 @@ def test_who_may_not_change_anything_is_offered_nothing_and_refused_by_airflow(
     body = {"dag_run_id": "manual__once", "logical_date": None, "conf": {}}
     assert viewer.post(load["url"], json=body).status_code == 403
     assert login("").post(load["url"], json=body).status_code == 401
+
+
+def test_the_page_of_a_refresh_asks_for_each_right_once(
+    shop: TestClient, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(begun(catalog, "raw.orders", **TASK))
+    asked = []
+    is_authorized = PickyManager.is_authorized_dag
+
+    def counted(self: PickyManager, *, method: str, access_entity: Any = None, **more: Any) -> bool:
+        asked.append((method, access_entity))
+        return is_authorized(self, method=method, access_entity=access_entity, **more)
+
+    monkeypatch.setattr(PickyManager, "is_authorized_dag", counted)
+    assert "Load now" in offered(shop, REFRESH)
+    assert asked.count(("POST", DagAccessEntity.RUN)) == 1
+    assert len(asked) == len(set(asked))
 
 
 def test_a_run_or_a_dag_that_is_gone_can_not_be_repeated(shop: TestClient, catalog: Catalog) -> None:

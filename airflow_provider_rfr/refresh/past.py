@@ -1,0 +1,139 @@
+"""Summaries of what ended: earlier generations, and earlier attempts of one, as the header of a ledger keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+_Past = TypeVar("_Past", bound="_Summary")
+
+LARGEST: Final = 2**63 - 1
+_FIRST_YEAR, _LAST_YEAR = 1970, 9000
+
+
+def moment(text: str) -> datetime:
+    """Read a time with a zone.
+
+    :raises ValueError: it is something else
+    """
+    read = datetime.fromisoformat(text)
+    if read.tzinfo is None or not _FIRST_YEAR <= read.year <= _LAST_YEAR:
+        raise ValueError(f"{text!r} is not a time with a zone")
+    return read
+
+
+def check_counts(value: Any) -> dict[str, int]:
+    """Return counts by name.
+
+    :raises ValueError: it is something else
+    """
+    is_fine = isinstance(value, dict) and all(
+        name.isidentifier() and type(count) is int and 0 <= count <= LARGEST for name, count in value.items()
+    )
+    if not is_fine:
+        raise ValueError("a value is not a mapping of names to counts")
+    return dict(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Summary:
+    """Facts of something that ended, which can be written as JSON.
+
+    :ivar dag_id: the task of the run that did it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
+        ``map_index`` (-1 where the task is not mapped) likewise
+    """
+
+    dag_id: str | None = None
+    dag_run_id: str | None = None
+    task_id: str | None = None
+    map_index: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields without those that are None."""
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+
+    @classmethod
+    def from_json(cls: type[_Past], content: Mapping[str, Any]) -> _Past:
+        """Read the summary from JSON values.
+
+        :raises ValueError: a value is not of its field's type, or is too large to be told
+        """
+        times = {field.name for field in fields(cls) if field.type == "datetime"}
+        summary = cls(**{name: moment(value) if name in times else value for name, value in content.items()})
+        for field in fields(cls):
+            value, kind = getattr(summary, field.name), str(field.type)
+            if value is not None or not kind.endswith("| None"):
+                _check(value, kind.removesuffix(" | None"))
+        return summary
+
+
+def _check(value: Any, kind: str) -> None:
+    """Check a value against the annotation of its field.
+
+    :raises ValueError: it is of another type, or too large to be told
+    """
+    if kind == "dict[str, int]":
+        check_counts(value)
+        return
+    if type(value).__name__ != kind or (isinstance(value, int) and abs(value) > LARGEST):
+        raise ValueError(f"a value is not of type {kind}")
+    if isinstance(value, str):
+        # JSON may hold halves of characters, which no answer can.
+        value.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastGeneration(_Summary):
+    """A summary of an earlier generation.
+
+    :ivar outcome: ``published``, ``refused`` (at its publish) or ``abandoned``
+    :ivar ended_at: when it was published, or last worked on
+    :ivar rows: in the target; None if it was not published
+    :ivar sync: as of :attr:`LedgerHeader.sync`
+    :ivar changes: as of :class:`LedgerHeader`
+    """
+
+    generation: int
+    outcome: str
+    opened_at: datetime
+    ended_at: datetime
+    attempts: int = 1
+    pages: int = 0
+    records: int = 0
+    rows: int | None = None
+    sync: str = "full refresh"
+    changes: dict[str, int] | None = None
+    error: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, (self.ended_at - self.opened_at).total_seconds())
+
+    @property
+    def result(self) -> str:
+        """Return the outcome of the publish in words: changes, or rows; an empty text if it was not published."""
+        if self.changes is not None:
+            return changes_in_words(self.changes)
+        return "" if self.rows is None else f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}"
+
+
+def changes_rows(counts: Mapping[str, int]) -> bool:
+    """Tell whether an incremental sync with these counts changed a row of the table."""
+    return any(counts.get(name) for name in ("inserted", "updated", "deleted"))
+
+
+def changes_in_words(counts: Mapping[str, int]) -> str:
+    """Return the records of an incremental sync by their outcome, without zeros.
+
+    >>> changes_in_words({"inserted": 2, "updated": 0, "unchanged": 7})
+    '2 inserted, 7 unchanged'
+    >>> changes_in_words({"inserted": 0, "updated": 0, "unchanged": 7})
+    'no changes (7 unchanged)'
+    """
+    present = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    if changes_rows(counts):
+        return present
+    return f"no changes ({present})" if present else "no changes"
