@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.lake.tables import TableFacts
     from airflow_provider_rfr.refresh.after_publish import PartLedger
     from airflow_provider_rfr.refresh.inspection import RefreshDetails, SyncFacts
-    from airflow_provider_rfr.refresh.state import LedgerHeader, PastGeneration, TableStatus
+    from airflow_provider_rfr.refresh.past import PastGeneration
+    from airflow_provider_rfr.refresh.state import LedgerHeader, TableStatus
     from airflow_provider_rfr.streams.core import Stream
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.hooks.lake import table_asset
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
-from airflow_provider_rfr.refresh.state import changes_in_words
+from airflow_provider_rfr.refresh.past import changes_in_words
 from airflow_provider_rfr.text import one_line
 
 if TYPE_CHECKING:

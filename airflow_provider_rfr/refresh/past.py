@@ -1,9 +1,9 @@
-"""Summaries of what ended: earlier generations, and earlier attempts of one, as the header of a ledger keeps them."""
+"""Summaries of earlier generations, and of earlier attempts of one, as the header of a ledger keeps them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -13,7 +13,7 @@ LARGEST: Final = 2**63 - 1
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
 
 
-def moment(text: str) -> datetime:
+def read_moment(text: str) -> datetime:
     """Read a time with a zone.
 
     :raises ValueError: it is something else
@@ -37,23 +37,19 @@ def check_counts(value: Any) -> dict[str, int]:
     return dict(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Summary:
-    """Facts of something that ended, which can be written as JSON.
+    """Facts of something that ended, as a data class that can be written as JSON."""
 
-    :ivar dag_id: the task of the run that did it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
-        ``map_index`` (-1 where the task is not mapped) likewise
-    """
-
-    dag_id: str | None = None
-    dag_run_id: str | None = None
-    task_id: str | None = None
-    map_index: int | None = None
+    __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields without those that are None."""
-        values = {name: value for name, value in asdict(self).items() if value is not None}
-        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # data class
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in values.items()
+            if value is not None
+        }
 
     @classmethod
     def from_json(cls: type[_Past], content: Mapping[str, Any]) -> _Past:
@@ -62,7 +58,7 @@ class _Summary:
         :raises ValueError: a value is not of its field's type, or is too large to be told
         """
         times = {field.name for field in fields(cls) if field.type == "datetime"}
-        summary = cls(**{name: moment(value) if name in times else value for name, value in content.items()})
+        summary = cls(**{name: read_moment(value) if name in times else value for name, value in content.items()})
         for field in fields(cls):
             value, kind = getattr(summary, field.name), str(field.type)
             if value is not None or not kind.endswith("| None"):
@@ -107,6 +103,10 @@ class PastGeneration(_Summary):
     sync: str = "full refresh"
     changes: dict[str, int] | None = None
     error: str | None = None
+    dag_id: str | None = None
+    dag_run_id: str | None = None
+    task_id: str | None = None
+    map_index: int | None = None
 
     @property
     def seconds(self) -> float:

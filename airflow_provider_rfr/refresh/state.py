@@ -13,20 +13,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import LedgerError, RefreshStoppedError
+from airflow_provider_rfr.refresh.past import (
+    LARGEST,
+    PastGeneration,
+    changes_in_words,
+    changes_rows,
+    check_counts,
+    read_moment,
+)
 
 PREFIX = "rfr."
 _FORMAT = 1
 GENERATION_KEY = PREFIX + "generation"
 _KEPT_PAST = 20
 _LONGEST_PAST_ERROR = 200
-_LARGEST = 2**63 - 1
-_FIRST_YEAR, _LAST_YEAR = 1970, 9000
 
 
 class RefreshState(str, Enum):
@@ -34,73 +40,6 @@ class RefreshState(str, Enum):
 
     OPEN = "open"
     PUBLISHED = "published"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastGeneration:
-    """A summary of an earlier generation.
-
-    :ivar outcome: ``published``, ``refused`` (at its publish) or ``abandoned``
-    :ivar ended_at: when it was published, or last worked on
-    :ivar rows: in the target; None if it was not published
-    :ivar sync: as of :attr:`LedgerHeader.sync`
-    :ivar changes: as of :class:`LedgerHeader`
-    """
-
-    generation: int
-    outcome: str
-    opened_at: datetime
-    ended_at: datetime
-    attempts: int = 1
-    pages: int = 0
-    records: int = 0
-    rows: int | None = None
-    sync: str = "full refresh"
-    changes: dict[str, int] | None = None
-    error: str | None = None
-    dag_id: str | None = None
-    dag_run_id: str | None = None
-    task_id: str | None = None
-    map_index: int | None = None
-
-    @property
-    def seconds(self) -> float:
-        return max(0.0, (self.ended_at - self.opened_at).total_seconds())
-
-    @property
-    def result(self) -> str:
-        """Return the outcome of the publish in words: changes, or rows; an empty text if it was not published."""
-        if self.changes is not None:
-            return changes_in_words(self.changes)
-        return "" if self.rows is None else f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields without those that are None."""
-        values = {name: value for name, value in asdict(self).items() if value is not None}
-        return values | {name: values[name].isoformat() for name in ("opened_at", "ended_at")}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> PastGeneration:
-        """Read an earlier generation from JSON values.
-
-        :raises ValueError: a value is not of its field's type, or is too large to be told
-        """
-        times = {name: _moment(content[name]) for name in ("opened_at", "ended_at")}
-        past = cls(**{**content, **times})
-        for field in fields(cls):
-            value, kind = getattr(past, field.name), str(field.type)
-            if value is None and kind.endswith("| None"):
-                continue
-            kind = kind.removesuffix(" | None")
-            if kind == "dict[str, int]":
-                _check_counts(value)
-                continue
-            if type(value).__name__ != kind or (isinstance(value, int) and abs(value) > _LARGEST):
-                raise ValueError(f"a value is not of type {kind}")
-            if isinstance(value, str):
-                # JSON may hold halves of characters, which no answer can.
-                value.encode()
-        return past
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,31 +253,11 @@ def _key(name: str) -> str:
     return PREFIX + name.replace("_", "-")
 
 
-def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
-        raise ValueError(f"{text!r} is not a time with a zone")
-    return moment
-
-
 def _whole(text: str) -> int:
     number = int(text)
-    if abs(number) > _LARGEST:
+    if abs(number) > LARGEST:
         raise ValueError(f"a number has {len(text)} digits")
     return number
-
-
-def _check_counts(value: Any) -> dict[str, int]:
-    """Return counts by name.
-
-    :raises ValueError: it is something else
-    """
-    is_fine = isinstance(value, dict) and all(
-        name.isidentifier() and type(count) is int and 0 <= count <= _LARGEST for name, count in value.items()
-    )
-    if not is_fine:
-        raise ValueError("a value is not a mapping of names to counts")
-    return dict(value)
 
 
 # By the type of the field, as its annotation is written.
@@ -346,9 +265,9 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "int": _whole,
     "float": float,
-    "datetime": _moment,
+    "datetime": read_moment,
     "RefreshState": RefreshState,
-    "dict[str, int]": lambda text: _check_counts(json.loads(text)),
+    "dict[str, int]": lambda text: check_counts(json.loads(text)),
     "tuple[PastGeneration, ...]": lambda text: tuple(map(PastGeneration.from_json, json.loads(text))),
 }
 _FIELDS = {
@@ -421,25 +340,6 @@ class Progress:
 def _expected_rows(header: LedgerHeader) -> int | None:
     """Return the rows of the last refresh, of which this one may have as many; None where they say nothing."""
     return None if header.is_incremental else header.previous_rows
-
-
-def changes_rows(counts: Mapping[str, int]) -> bool:
-    """Tell whether an incremental sync with these counts changed a row of the table."""
-    return any(counts.get(name) for name in ("inserted", "updated", "deleted"))
-
-
-def changes_in_words(counts: Mapping[str, int]) -> str:
-    """Return the records of an incremental sync by their outcome, without zeros.
-
-    >>> changes_in_words({"inserted": 2, "updated": 0, "unchanged": 7})
-    '2 inserted, 7 unchanged'
-    >>> changes_in_words({"inserted": 0, "updated": 0, "unchanged": 7})
-    'no changes (7 unchanged)'
-    """
-    present = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
-    if changes_rows(counts):
-        return present
-    return f"no changes ({present})" if present else "no changes"
 
 
 def rate_in_words(per_second: float) -> str:

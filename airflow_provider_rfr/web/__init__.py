@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from airflow_provider_rfr.refresh.inspection import RefreshDetails
-    from airflow_provider_rfr.refresh.state import PastGeneration
+    from airflow_provider_rfr.refresh.past import PastGeneration
     from airflow_provider_rfr.web.lakes import LakeRefresh
 
 PREFIX: Final = "/rfr"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_rfr.refresh.inspection import RefreshDetails
-    from airflow_provider_rfr.refresh.state import PastGeneration
+    from airflow_provider_rfr.refresh.past import PastGeneration
 
 WIDTH: Final = 460.0
 HEIGHT: Final = 200.0

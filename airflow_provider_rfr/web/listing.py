@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh.state import PastGeneration
+    from airflow_provider_rfr.refresh.past import PastGeneration
     from airflow_provider_rfr.web.access import Viewer
     from airflow_provider_rfr.web.lakes import LakeRefresh
 

@@ -20,8 +20,9 @@ from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore, ledger_arrow_schema
 from airflow_provider_rfr.operators._attempt import Checkpoint
 from airflow_provider_rfr.refresh.pages import FlushLabel, page_row, write_rows
+from airflow_provider_rfr.refresh.past import PastGeneration
 from airflow_provider_rfr.refresh.resume import fingerprints_of
-from airflow_provider_rfr.refresh.state import LedgerHeader, PastGeneration, RefreshState, read_header
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.sample_api import SHOP
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 from airflow_provider_rfr.streams.loader import inline_source, load_streams

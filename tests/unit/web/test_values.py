@@ -23,7 +23,8 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import inspection
 from airflow_provider_rfr.refresh.inspection import read_again, read_details, status_of, statuses
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.state import PastGeneration, RefreshState, State, TableStatus
+from airflow_provider_rfr.refresh.past import PastGeneration
+from airflow_provider_rfr.refresh.state import RefreshState, State, TableStatus
 from airflow_provider_rfr.web import charts, display
 from tests.unit.messages import check_messages
 from tests.unit.web.ledgers import CANARY, TASK, begun, read_page
