@@ -129,6 +129,10 @@ def _show_load(status: TableStatus, header: LedgerHeader, details: RefreshDetail
         previous = f"the previous refresh published {before or 0:,}"
     size = size_in_words(header.bytes) + ("" if details is None else f" in {details.files:,} files")
     facts = {
+        "Stream": header.stream,
+        "Host": header.host,
+        "Paging": header.paging,
+        "Primary key": header.primary_key,
         "Sync": header.sync,
         "Window": header.window and f"{header.window}, frozen when the sync was opened",
         "Last result": status.last_result,

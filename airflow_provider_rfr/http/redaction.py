@@ -78,6 +78,11 @@ def host_of(url: str) -> str:
     return f"{parts.scheme}://{host}{port}" if host else "the address"
 
 
+def bare_host(url: str) -> str | None:
+    """Return host and port of a web address and nothing else of it; None where it has no host."""
+    return host_of(url if "://" in url else f"https://{url}").partition("://")[2] or None
+
+
 def without_path(address: str) -> str:
     """Return a web address as it may be shown where its path may be secret, as that of a webhook."""
     has_scheme = "://" in address

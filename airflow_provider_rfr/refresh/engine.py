@@ -21,7 +21,7 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
     SparkJobError,
 )
-from airflow_provider_rfr.http.redaction import redact
+from airflow_provider_rfr.http.redaction import bare_host, redact
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
@@ -50,6 +50,7 @@ from airflow_provider_rfr.refresh.sync import SyncPlan, rules_of
 from airflow_provider_rfr.streams.core import ParentReader, ReadContext, key_paths, unique_slices
 from airflow_provider_rfr.streams.incremental import CursorWindow
 from airflow_provider_rfr.streams.paged import PagedStream
+from airflow_provider_rfr.text import cut
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -59,6 +60,7 @@ _log = logging.getLogger(__name__)
 
 _NAMED_FAILURES = 20
 _BUSY_POLL_SECONDS = 2.0
+_LONGEST_FACT = 200
 
 
 class Refresh:
@@ -318,8 +320,20 @@ class Refresh:
             "mode": None if is_first_sync or self._options.mode == "replace" else self._options.mode,
             "replace_where": self._options.replace_where,
             "silence": silence_seconds(self._options),
+            **self._described_source(),
             **(run.model_dump(include=task) if run is not None else {}),
         }
+
+    def _described_source(self) -> dict[str, str | None]:
+        """Return the fields of the header that describe the source, without secrets and without an address's path."""
+        stream, secrets = self._stream, secrets_of(self._config)
+        facts = {
+            "stream": stream.name,
+            "host": stream.api_host and bare_host(stream.api_host),
+            "paging": stream.pages_by,
+            "primary_key": ", ".join(".".join(path) for path in key_paths(stream.primary_key)),
+        }
+        return {name: cut(redact(fact, secrets), _LONGEST_FACT) if fact else None for name, fact in facts.items()}
 
     def _resume(self) -> PartitionBook:
         self.figures.resumed = True

@@ -60,6 +60,10 @@ class LedgerHeader:
     :ivar outcome: how it ended, as its error's class names it; None while ``ended_at`` is
     :ivar error: what the last attempt that said so ended with, without secrets; it stays while the next one
         of the same DAG works
+    :ivar stream: its name in the source
+    :ivar host: of the API, with its port; None where it is not known, as for code
+    :ivar paging: how the stream's pages follow each other, in words
+    :ivar primary_key: its fields, with commas; None without one
     :ivar run_key: the run that holds the generation
     :ivar base_state: digest of the table's state that an incremental sync continues; None for a full refresh, and for
         a window
@@ -97,6 +101,10 @@ class LedgerHeader:
     ended_at: datetime | None = None
     outcome: str | None = None
     error: str | None = None
+    stream: str | None = None
+    host: str | None = None
+    paging: str | None = None
+    primary_key: str | None = None
     run_key: str | None = None
     base_state: str | None = None
     mode: str | None = None
@@ -470,6 +478,7 @@ class TableStatus:
         return {
             **content,
             "replace_where": header.replace_where,
+            "source": {name: getattr(header, name) for name in ("stream", "host", "paging", "primary_key")},
             "sync": header.sync,
             "window": header.window and {"from": header.window_from, "to": header.window_to},
             "changes": header.changes,

@@ -46,6 +46,7 @@ class PagedStream(Stream):
     :ivar max_empty_pages: pages without records that may follow each other before the slice counts as endless
     :ivar absent_field_ends: a first page that lacks the field which leads to the next page is the only one
     :ivar pages_by: how its pages follow each other, in words
+    :ivar api_host: host and port of the API; None where they are not known
     :ivar resumable: the parts of it after which a refresh continues
     """
 
@@ -53,6 +54,7 @@ class PagedStream(Stream):
     max_empty_pages: int = 100
     absent_field_ends: bool = False
     pages_by: str = "its own code"
+    api_host: str | None = None
     resumable: Literal["by page", "by slice", "one request", "no"] = "by page"
 
     @abstractmethod

@@ -57,6 +57,7 @@ def header() -> LedgerHeader:
         dag_run_id="r", task_id="t", map_index=3, attempts=4, rounds=9, pages=41_000, records=2**40, bytes=10**12,
         partitions=64, partitions_done=63, found_pages=1, found_records=2, found_partitions=3, pages_refetched=5,
         overlap_checks=6, previous_rows=8, published_rows=9, snapshot_id=2**62, past=(past,),
+        stream="orders", host="api.example:8443", paging="cursors", primary_key="tenant, id",
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from urllib3 import HTTPResponse
 
 from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, RfrError, SourceError
 from airflow_provider_rfr.http import client as http
-from airflow_provider_rfr.http.redaction import Redactor, host_of, is_secret, without_credentials
+from airflow_provider_rfr.http.redaction import Redactor, bare_host, host_of, is_secret, without_credentials
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.tokens import AccessToken, Obtain, digest_of, key_of, shared_credential
@@ -76,6 +76,10 @@ class Hosts:
         """
         origins = {_origin(address) for address in addresses}
         return cls(frozenset(origins - {""}), frozenset(host.lower() for host in allowed))
+
+    def host_in(self, address: str) -> str | None:
+        """Return host and port of an address of the manifest; None for one that needs a slice."""
+        return bare_host(address) if _origin(address) in self.origins else None
 
     def checked(self, url: str) -> str:
         """Check an address and return it, by https where the manifest's is.

@@ -260,7 +260,7 @@ class _ManifestSource:
         # API lists the streams, this also makes all processes use the driver's list.
         own_source = only(declared)
         changes = declared.get(specs.OF_CHANGES)
-        return ManifestStream(
+        stream = ManifestStream(
             interpreted,
             paging=self._paging(interpreted),
             redactor=self._redactor,
@@ -272,6 +272,8 @@ class _ManifestSource:
             column=specs.cursor_column(declared, interpreter.rendered),
             hint=self._hint,
         )
+        stream.api_host = hosts.host_in(interpreter.rendered(*specs.address_of(interpreted.definition)))
+        return stream
 
     def _fingerprint(self, interpreted: _cdk.Interpreted) -> Mapping[str, Any]:
         """Return everything that decides which requests the stream and its parents send, as JSON without secrets."""
@@ -368,6 +370,7 @@ class ManifestStream(PagedStream):
         self.primary_key = interpreted.primary_key
         self.paging = paging
         self.page_size = self.paging.page_size
+        self.pages_by = paging.why
         # The other definition may page in another way.
         self.addressable = self.paging.step is not None and rebuild_for_changes is None
         self.requests_per_second = limits.requests_per_second

@@ -233,6 +233,7 @@ def _constraint(error: Any) -> str:
     return f"{error.validator}: {', '.join(map(str, wanted)) if isinstance(wanted, list) else wanted}"[:300]
 
 
+_REQUESTERS: Final = ("requester", "creation_requester")
 _DAY: Final = "2025-12-01"
 _DAY_PATTERN: Final = r"\d{4}-\d\d-\d\d"
 _TIMES: Final = (
@@ -413,6 +414,15 @@ def _seconds(duration: str) -> float:
 
 
 Resumable: TypeAlias = Literal["by page", "by slice", "one request", "no"]
+
+
+def address_of(definition: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the address that a stream is read from, as a template with its parameters; empty text for none."""
+    retriever = definition.get("retriever")
+    requesters = (retriever.get(name) for name in _REQUESTERS) if isinstance(retriever, Mapping) else ()
+    requester = next((requester for requester in requesters if isinstance(requester, Mapping)), {})
+    address, parameters = requester.get("url_base") or requester.get("url"), requester.get("$parameters")
+    return str(address or ""), parameters if isinstance(parameters, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)

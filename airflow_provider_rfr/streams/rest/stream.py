@@ -16,7 +16,7 @@ from airflow_provider_rfr.exceptions import (
     TokenExpiredError,
 )
 from airflow_provider_rfr.http.client import Client, Limits, check_certificates
-from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
+from airflow_provider_rfr.http.redaction import MASK, Redactor, bare_host, is_secret
 from airflow_provider_rfr.streams.core import (
     Complete,
     NextPage,
@@ -345,7 +345,7 @@ class _SourceBuilder:
         read = None if stream.incremental is None else stream.incremental.bind(public.at("incremental"), router)
         slice_fields = router.slice_fields if read is None else read.slice_fields
         records = (stream.records or Records()).bind(public.at("records"), slice_fields)
-        return RestStream(
+        built = RestStream(
             name,
             stream,
             requester=self._requester(stream, private, base_url, hosts, paginator, records),
@@ -361,6 +361,8 @@ class _SourceBuilder:
             fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
             source=self._source,
         )
+        built.api_host = bare_host(base_url)
+        return built
 
     def _source(self) -> dict[str, Any]:
         """Return the source from which another process builds the built streams and no others; it holds secrets."""

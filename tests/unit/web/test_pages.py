@@ -86,6 +86,22 @@ def test_the_list_says_what_is_read_and_the_page_of_one_says_more(login: Login, 
     assert "The first publish creates the table." in one.text
 
 
+def test_the_page_of_a_refresh_says_where_its_records_come_from_as_far_as_that_is_known(
+    login: Login, catalog: Catalog
+) -> None:
+    source = {"stream": "orders", "host": "api.example:8443", "paging": "cursors", "primary_key": "tenant, id"}
+    begun(catalog, "raw.orders", **TASK, **source)
+    begun(catalog, "raw.unknown", **TASK)
+    page = login("viewer").get(REFRESH).text
+    for name, value in (("Host", "<code>api.example:8443</code>"), ("Paging", "cursors")):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in page
+    assert "<dt>Primary key</dt><dd><code>tenant, id</code></dd>" in page
+    page = login("viewer").get(REFRESH.replace("orders", "unknown")).text
+    assert "Generation" in page
+    for name in ("Host", "Paging", "Primary key"):
+        assert f"<dt>{name}</dt>" not in page
+
+
 def test_an_error_of_a_hidden_dag_is_gone_when_another_dag_takes_over(login: Login, catalog: Catalog) -> None:
     begun(catalog, "raw.orders", **{**TASK, "dag_id": "hidden_dag"}).end("SourceError: hidden reason")
     taken = Ledger(LedgerTable.load(catalog, "raw.orders"))  # type: ignore[arg-type]

@@ -1,0 +1,157 @@
+"""Facts that a driver writes into the header of a ledger for people: the source, its attempts, repeated requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.refresh.config import parse_config
+from airflow_provider_rfr.refresh.inspection import status_of
+from airflow_provider_rfr.refresh.state import LedgerHeader
+from airflow_provider_rfr.streams import Page, PagedStream
+from tests.loopback import LoopbackServer
+from tests.unit.refresh.in_driver import TABLE, SyncedTable, refresh_of
+
+CANARY = "c4n4ry-s3cr3t"
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}}
+
+
+class Api(LoopbackServer):
+    """An API of one page.
+
+    :ivar failing: statuses of its first answers
+    """
+
+    def __init__(self) -> None:
+        self.failing: list[int] = []
+        super().__init__()
+
+    def respond(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        if self.failing:
+            return self.failing.pop(0), b"{}", {"Retry-After": "0"}
+        return 200, json.dumps({"data": [{"id": 1}]}).encode(), {"Content-Type": "application/json"}
+
+    @property
+    def host(self) -> str:
+        return self.url.partition("://")[2]
+
+
+class Items(PagedStream):
+    """A stream of one page in Python."""
+
+    name = "items"
+    primary_key = (("shop", "id"), "day")
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.api_host = config.get("host")
+
+    def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
+        return Page([{"shop": {"id": 1}, "day": "2026-01-01"}])
+
+
+class Lake(SyncedTable):
+    """A lake into which the driver loads the stream ``items``."""
+
+    def load(self, source: Mapping[str, Any], **run: Any) -> LedgerHeader:
+        document = {
+            "source": source,
+            "streams": ["items"],
+            "target": TABLE,
+            "lake": {"name": "rfr", "properties": self.properties},
+            "run": run,
+        }
+        refresh_of(parse_config(document), self.catalog).run()
+        return self.header
+
+    @property
+    def header(self) -> LedgerHeader:
+        status = status_of(self.catalog, TABLE)
+        assert status is not None and status.header is not None
+        return status.header
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    server = Api()
+    yield server
+    server.close()
+
+
+def defined(url: str) -> dict[str, Any]:
+    """A source in YAML whose address has a path, and which has a secret."""
+    stream = {"primary_key": "id", "request": {"path": "/items"}, "records": {"path": "data"}}
+    login = {"type": "api_key", "value": "{{ config.key }}", "send_as": {"header": "X-Key"}}
+    definition = {"base_url": f"{url}/v1/{CANARY}", "authenticator": login, "streams": {"items": stream}}
+    return {"definition": definition, "secrets": {"key": CANARY}}
+
+
+def manifest(url: str) -> dict[str, Any]:
+    """The same as a manifest of Airbyte, whose address is in its configuration."""
+    requester = {"type": "HttpRequester", "url_base": "{{ config['base_url'] }}", "path": "/items"}
+    retriever = {
+        "type": "SimpleRetriever",
+        "requester": {**requester, "http_method": "GET"},
+        "record_selector": {
+            "type": "RecordSelector",
+            "extractor": {"type": "DpathExtractor", "field_path": ["data"]},
+        },
+    }
+    stream = {
+        "type": "DeclarativeStream",
+        "name": "items",
+        "primary_key": ["id"],
+        "schema_loader": {"type": "InlineSchemaLoader", "schema": SCHEMA},
+        "retriever": retriever,
+    }
+    content = {
+        "version": "6.0.0",
+        "type": "DeclarativeSource",
+        "check": {"type": "CheckStream", "stream_names": ["items"]},
+        "streams": [stream],
+    }
+    return {"manifest": content, "config": {"base_url": f"{url}/v1/{CANARY}"}, "secrets": {"key": CANARY}}
+
+
+def facts(header: LedgerHeader) -> tuple[str | None, ...]:
+    return header.stream, header.host, header.paging, header.primary_key
+
+
+def test_a_definition_is_described_by_its_host_alone(lake: Lake, api: Api) -> None:
+    header = lake.load(defined(api.url))
+    assert facts(header) == ("items", api.host, "one page", "id")
+    assert CANARY not in json.dumps(header.to_summary())
+
+
+def test_a_manifest_is_described_by_its_host_alone(lake: Lake, api: Api) -> None:
+    pytest.importorskip("airbyte_cdk")
+    header = lake.load(manifest(api.url))
+    assert facts(header) == ("items", api.host, "one page a slice", "id")
+    assert CANARY not in json.dumps(header.to_summary())
+
+
+@pytest.mark.parametrize(
+    ("host", "described"),
+    [
+        (None, None),
+        ("api.example:8443", "api.example:8443"),
+        (f"https://user:{CANARY}@api.example/v1/{CANARY}?key={CANARY}#{CANARY}", "api.example"),
+        (f"{CANARY}.api.example", "***.api.example"),
+    ],
+)
+def test_a_stream_in_python_is_described_as_far_as_it_says(lake: Lake, host: str | None, described: str | None) -> None:
+    source = {"class": f"{__name__}:Items", "config": {"host": host}, "secrets": {"key": CANARY}}
+    header = lake.load(source)
+    assert facts(header) == ("items", described, "its own code", "shop.id, day")
+    assert CANARY not in json.dumps(header.to_summary())
+    assert ("rfr.host" in header.to_summary()) is (host is not None)
