@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.lake.tables import TableFacts
     from airflow_provider_rfr.refresh.after_publish import PartLedger
     from airflow_provider_rfr.refresh.inspection import RefreshDetails, SyncFacts
-    from airflow_provider_rfr.refresh.past import PastGeneration
+    from airflow_provider_rfr.refresh.past import PastAttempt, PastGeneration
     from airflow_provider_rfr.refresh.state import LedgerHeader, TableStatus
     from airflow_provider_rfr.streams.core import Stream
 
@@ -84,6 +84,7 @@ def show(args: Namespace) -> int:
     content = {
         **status.to_json(),
         "cursor": None if sync is None else sync.to_json(),
+        "attempt_list": [attempt.to_json() for attempt in status.attempts],
         "generations": [generation.to_json() for generation in status.history],
         **({} if details is None else {name: asdict(details)[name] for name in _OF_PAGES}),
         "target": None if target is None else asdict(target),
@@ -165,9 +166,10 @@ def _show_facts(title: str, facts: Mapping[str, Any]) -> None:
 
 
 def _show_pages(status: TableStatus, header: LedgerHeader, details: RefreshDetails | None) -> None:
-    """Print the generations, and the partitions that are unfinished or took longest."""
+    """Print the attempts, the generations, and the partitions that are unfinished or took longest."""
     from airflow_provider_rfr.refresh.state import duration_in_words
 
+    _show_part("Attempts", _attempts(status))
     _show_part("Generations", _generations(status))
     if details is None or header.partitions <= 1:
         return
@@ -240,8 +242,26 @@ def _when(at: datetime) -> str:
     return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC ({distance})"
 
 
-def _run_of(header: LedgerHeader | PastGeneration) -> str:
+def _run_of(header: LedgerHeader | PastGeneration | PastAttempt) -> str:
     return "/".join(part for part in (header.dag_id, header.dag_run_id, header.task_id) if part)
+
+
+def _attempts(status: TableStatus) -> list[dict[str, Any]]:
+    """Return the rows of the page's table of attempts; in the place of a link, run and try whose log it leads to."""
+    from airflow_provider_rfr.refresh.state import duration_in_words
+
+    return [
+        {
+            "attempt": attempt.epoch,
+            "outcome": attempt.outcome,
+            "began": f"{attempt.began_at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}",
+            "duration": duration_in_words(attempt.seconds),
+            "pages": f"{attempt.pages:,}",
+            "log": _run_of(attempt) + (f", try {attempt.try_number}" if attempt.try_number else ""),
+            "error": attempt.error,
+        }
+        for attempt in status.attempts
+    ]
 
 
 def _generations(status: TableStatus) -> list[dict[str, Any]]:

@@ -95,6 +95,7 @@ def _airflow_run(context: Context) -> dict[str, Any]:
         "task_id": task.task_id,
         "map_index": task.map_index,
         "logical_date": rfc3339(logical_date) if isinstance(logical_date, datetime) else None,
+        "try_number": getattr(context["ti"], "try_number", None),
     }
 
 

@@ -234,6 +234,7 @@ class _AirflowRun(_Document):
     :ivar task_id: id of the task
     :ivar map_index: -1 where the task is not mapped
     :ivar logical_date: RFC 3339; None where the run has none
+    :ivar try_number: of the task, from 1; webhooks do not name it
     """
 
     dag_id: str
@@ -241,6 +242,11 @@ class _AirflowRun(_Document):
     task_id: str
     map_index: int = -1
     logical_date: str | None = None
+    try_number: int | None = None
+
+    def for_webhooks(self) -> dict[str, Any]:
+        """Return the known fields that webhooks name."""
+        return self.model_dump(exclude={"try_number"}, exclude_none=True)
 
 
 class _Address(_Document):

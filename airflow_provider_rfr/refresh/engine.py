@@ -314,7 +314,7 @@ class Refresh:
 
     def _labels(self) -> dict[str, Any]:
         """Return the attempt's fields of the header that do not describe its work."""
-        run, task = self._config.run.airflow, {"dag_id", "dag_run_id", "task_id", "map_index"}
+        run, task = self._config.run.airflow, {"dag_id", "dag_run_id", "task_id", "map_index", "try_number"}
         is_first_sync = self._config.sync == "incremental" and self._sync is not None and self._sync.is_full
         return {
             "mode": None if is_first_sync or self._options.mode == "replace" else self._options.mode,

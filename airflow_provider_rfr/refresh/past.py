@@ -120,6 +120,34 @@ class PastGeneration(_Summary):
         return "" if self.rows is None else f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastAttempt(_Summary):
+    """A summary of an attempt on a generation.
+
+    :ivar ended_at: when it said that it ended, else when it last gave a sign of life
+    :ivar outcome: how it ended: ``failed``, ``stopped``, ``refused`` (its publish), or ``interrupted`` without a report
+    :ivar pages: that it added, those among them that the next attempt found in files without a commit
+    :ivar error: what it ended with, without secrets
+    :ivar try_number: of the task
+    """
+
+    epoch: int
+    began_at: datetime
+    ended_at: datetime
+    outcome: str
+    pages: int = 0
+    error: str | None = None
+    dag_id: str | None = None
+    dag_run_id: str | None = None
+    task_id: str | None = None
+    map_index: int | None = None
+    try_number: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, (self.ended_at - self.began_at).total_seconds())
+
+
 def changes_rows(counts: Mapping[str, int]) -> bool:
     """Tell whether an incremental sync with these counts changed a row of the table."""
     return any(counts.get(name) for name in ("inserted", "updated", "deleted"))

@@ -135,7 +135,7 @@ def commit_summary(
         fetched_at_max=end,
         bindings=(binding,),
         changes=_changes_in(counts),
-        **(run.model_dump(exclude_none=True) if (run := config.run.airflow) is not None else {}),
+        **(run.for_webhooks() if (run := config.run.airflow) is not None else {}),
     )
     values = {
         "ledger": ledger,

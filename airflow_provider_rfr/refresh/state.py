@@ -21,6 +21,7 @@ from typing import Any, Final
 from airflow_provider_rfr.exceptions import LedgerError, RefreshStoppedError
 from airflow_provider_rfr.refresh.past import (
     LARGEST,
+    PastAttempt,
     PastGeneration,
     changes_in_words,
     changes_rows,
@@ -33,6 +34,7 @@ _FORMAT = 1
 GENERATION_KEY = PREFIX + "generation"
 _KEPT_PAST = 20
 _LONGEST_PAST_ERROR = 200
+_TASK = ("dag_id", "dag_run_id", "task_id", "map_index")
 
 
 class RefreshState(str, Enum):
@@ -78,6 +80,7 @@ class LedgerHeader:
     :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
     :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
         ``map_index`` (-1 where the task is not mapped) likewise
+    :ivar try_number: of that task
     :ivar records: records on live chains
     :ivar bytes: of the generation's files in the ledger
     :ivar pages: page rows committed, superseded chains included
@@ -85,6 +88,7 @@ class LedgerHeader:
     :ivar published_rows: rows of this generation in the target, once published
     :ivar snapshot_id: the target's commit, once published
     :ivar past: earlier generations, the newest first; as many as are worth showing
+    :ivar earlier: earlier attempts on this generation, likewise
     """
 
     generation: int
@@ -117,6 +121,7 @@ class LedgerHeader:
     dag_run_id: str | None = None
     task_id: str | None = None
     map_index: int | None = None
+    try_number: int | None = None
     attempts: int = 1
     rounds: int = 0
     pages: int = 0
@@ -133,6 +138,7 @@ class LedgerHeader:
     published_rows: int | None = None
     snapshot_id: int | None = None
     past: tuple[PastGeneration, ...] = ()
+    earlier: tuple[PastAttempt, ...] = ()
 
     @property
     def is_incremental(self) -> bool:
@@ -186,12 +192,9 @@ class LedgerHeader:
         else:
             outcome = "abandoned" if self.refused_under is None else "refused"
             ended = self.ended_at or self.committed_at
-        counts, task = (
-            ("attempts", "pages", "records", "sync", "changes"),
-            ("dag_id", "dag_run_id", "task_id", "map_index"),
-        )
+        counts = ("attempts", "pages", "records", "sync", "changes")
         return PastGeneration(
-            **{name: getattr(self, name) for name in ("generation", "opened_at", *counts, *task)},
+            **{name: getattr(self, name) for name in ("generation", "opened_at", *counts, *_TASK)},
             outcome=outcome,
             ended_at=ended,
             rows=self.published_rows,
@@ -203,12 +206,25 @@ class LedgerHeader:
         """Return this generation and those before it, as the next one keeps them."""
         return (self.as_past, *self.past)[:_KEPT_PAST]
 
+    @property
+    def as_attempt(self) -> PastAttempt:
+        """Return the summary of the newest attempt that the next one keeps."""
+        outcome = self.outcome or "interrupted"
+        return PastAttempt(
+            **{name: getattr(self, name) for name in ("epoch", "began_at", *_TASK, "try_number")},
+            ended_at=self.ended_at or self.committed_at,
+            outcome=outcome if self.refused_under is None else "refused",
+            pages=self.pages - self.found_pages,
+            # Of an attempt without a report it is the error of the one before.
+            error=None if self.ended_at is None or self.error is None else self.error[:_LONGEST_PAST_ERROR],
+        )
+
     def to_summary(self) -> dict[str, str]:
         summary = {PREFIX + "format": str(_FORMAT)}
         for name in _FIELDS:
             value = getattr(self, name)
-            if name == "past":
-                value = json.dumps([generation.to_json() for generation in value]) if value else None
+            if isinstance(value, tuple):
+                value = json.dumps([past.to_json() for past in value]) if value else None
             elif isinstance(value, dict):
                 value = json.dumps(value)
             elif isinstance(value, Enum):
@@ -229,9 +245,15 @@ class LedgerHeader:
         header = self.advanced(**changes)
         # Whoever may see this attempt's DAG need not be allowed to see the DAG of the one before it.
         error = self.error if header.dag_id == self.dag_id else None
+        earlier = self.earlier
+        if header.epoch > self.epoch:
+            # With the pages that the header does not name before they are adopted.
+            before = replace(self.as_attempt, pages=header.pages - self.found_pages)
+            earlier = (before, *earlier)[:_KEPT_PAST]
         return replace(
             header,
             error=error,
+            earlier=earlier,
             began_at=header.committed_at,
             found_pages=header.pages,
             found_records=header.records,
@@ -276,6 +298,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "datetime": read_moment,
     "RefreshState": RefreshState,
     "dict[str, int]": lambda text: check_counts(json.loads(text)),
+    "tuple[PastAttempt, ...]": lambda text: tuple(map(PastAttempt.from_json, json.loads(text))),
     "tuple[PastGeneration, ...]": lambda text: tuple(map(PastGeneration.from_json, json.loads(text))),
 }
 _FIELDS = {
@@ -457,6 +480,16 @@ class TableStatus:
         return (replace(newest, outcome=outcome), *past)
 
     @property
+    def attempts(self) -> tuple[PastAttempt, ...]:
+        """Return the newest attempt on the generation and earlier ones, the newest first."""
+        if self.header is None:
+            return ()
+        newest = self.header.as_attempt
+        if self.header.ended_at is None:
+            newest = replace(newest, outcome=self.state.value)
+        return (newest, *self.header.earlier)
+
+    @property
     def last_publish(self) -> PastGeneration | None:
         """Return the newest generation that was published; None before the first, and if it is too old to be known."""
         return next((past for past in self.history if past.outcome == State.PUBLISHED.value), None)
@@ -490,7 +523,7 @@ class TableStatus:
             **{name: getattr(header, name) for name in _COUNTS},
             "pages_per_second": _rounded(progress.pages_per_second),
             "error": header.error,
-            "run": {name: getattr(header, name) for name in ("dag_id", "dag_run_id", "task_id", "map_index")},
+            "run": {name: getattr(header, name) for name in (*_TASK, "try_number")},
             "run_key": header.run_key,
             **{name: value and value.astimezone(timezone.utc).isoformat() for name, value in times.items()},
             # As text: JavaScript rounds a number of its size.

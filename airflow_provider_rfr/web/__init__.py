@@ -39,7 +39,7 @@ from airflow_provider_rfr.web.actions import (
     start_of,
 )
 from airflow_provider_rfr.web.lakes import Lakes, prepare
-from airflow_provider_rfr.web.listing import RefreshFilter, dag_of, history_for, list_for
+from airflow_provider_rfr.web.listing import RefreshFilter, attempts_for, dag_of, history_for, list_for
 from airflow_provider_rfr.web.store_pages import (
     PLAN_SECONDS,
     Connections,
@@ -161,9 +161,13 @@ class Addresses:
     def run(self, dag_id: str, run_id: str) -> str:
         return f"{self.dag(dag_id)}/runs/{quote(run_id, safe='')}"
 
-    def task(self, dag_id: str, run_id: str, task_id: str, map_index: int | None = None) -> str:
+    def task(
+        self, dag_id: str, run_id: str, task_id: str, map_index: int | None = None, try_number: int | None = None
+    ) -> str:
+        """Return the address of the task's page, which begins with the log of a try, the last one by default."""
         mapped = f"/mapped/{map_index}" if map_index is not None and map_index >= 0 else ""
-        return f"{self.run(dag_id, run_id)}/tasks/{quote(task_id, safe='')}{mapped}"
+        tried = f"?try_number={try_number}" if try_number is not None else ""
+        return f"{self.run(dag_id, run_id)}/tasks/{quote(task_id, safe='')}{mapped}{tried}"
 
 
 _STATIC: Final = Path(__file__).parent / "static"
@@ -265,6 +269,7 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
             problems=viewer.sentences_of(snapshot.problems),
             refresh=refresh,
             **_drawn(refresh, history_for(refresh, viewer), details.value),
+            attempts=attempts_for(refresh, viewer),
             schedule=None if dag_id is None else schedule_of(dag_id),
             snippets=display.snippets(refresh.status.table, lakes.settings(lake) if viewer.reads_assets else None),
             other_run=run_id if refresh.status.header and run_id != refresh.status.header.dag_run_id else "",

@@ -305,7 +305,10 @@ def _showable(status: TableStatus) -> TableStatus:
             replace(generation, error=generation.error and without_cursors(generation.error))
             for generation in header.past
         )
-        header = replace(header, error=header.error and without_cursors(header.error), past=past)
+        earlier = tuple(
+            replace(attempt, error=attempt.error and without_cursors(attempt.error)) for attempt in header.earlier
+        )
+        header = replace(header, error=header.error and without_cursors(header.error), past=past, earlier=earlier)
     return replace(status, sentence=without_cursors(status.sentence), header=header)
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh.past import PastGeneration
+    from airflow_provider_rfr.refresh.past import PastAttempt, PastGeneration
     from airflow_provider_rfr.web.access import Viewer
     from airflow_provider_rfr.web.lakes import LakeRefresh
 
 PAGE_ROWS: Final = 100
 """Tables on one page of the list."""
+_HIDDEN: Final[Mapping[str, Any]] = dict.fromkeys(("dag_id", "dag_run_id", "task_id", "map_index", "error"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +166,15 @@ def _sorted(rows: list[LakeRefresh], sort: str) -> list[LakeRefresh]:
 
 def history_for(refresh: LakeRefresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
     """Return the generations, the newest first; those that the viewer may not see have only figures."""
-    hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "map_index": None, "error": None}
     return tuple(
-        generation if viewer.sees(generation.dag_id) else replace(generation, **hidden)  # type: ignore[arg-type]
+        generation if viewer.sees(generation.dag_id) else replace(generation, **_HIDDEN)
         for generation in refresh.status.history
+    )
+
+
+def attempts_for(refresh: LakeRefresh, viewer: Viewer) -> tuple[PastAttempt, ...]:
+    """Return the attempts on the generation, the newest first; those that the viewer may not see have only figures."""
+    return tuple(
+        attempt if viewer.sees(attempt.dag_id) else replace(attempt, try_number=None, **_HIDDEN)
+        for attempt in refresh.status.attempts
     )

@@ -20,7 +20,7 @@ from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore, ledger_arrow_schema
 from airflow_provider_rfr.operators._attempt import Checkpoint
 from airflow_provider_rfr.refresh.pages import FlushLabel, page_row, write_rows
-from airflow_provider_rfr.refresh.past import PastGeneration
+from airflow_provider_rfr.refresh.past import PastAttempt, PastGeneration
 from airflow_provider_rfr.refresh.resume import fingerprints_of
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.sample_api import SHOP
@@ -50,6 +50,10 @@ def header() -> LedgerHeader:
         generation=6, outcome="refused", opened_at=NOW, ended_at=NOW, attempts=2, pages=5, records=50, rows=40,
         error="no", dag_id="d", dag_run_id="r", task_id="t", map_index=0,
     )  # fmt: skip
+    attempt = PastAttempt(
+        epoch=2, began_at=NOW, ended_at=NOW, outcome="stopped", pages=7, error="no", dag_id="d", dag_run_id="r",
+        task_id="t", map_index=0, try_number=1,
+    )  # fmt: skip
     return LedgerHeader(
         generation=7, epoch=3, state=RefreshState.OPEN, read_fingerprint="read", publish_fingerprint="publish",
         opened_at=NOW, committed_at=NOW, began_at=NOW, progressed_at=NOW, refused_under="rules", silence=120.5,
@@ -57,7 +61,8 @@ def header() -> LedgerHeader:
         dag_run_id="r", task_id="t", map_index=3, attempts=4, rounds=9, pages=41_000, records=2**40, bytes=10**12,
         partitions=64, partitions_done=63, found_pages=1, found_records=2, found_partitions=3, pages_refetched=5,
         overlap_checks=6, previous_rows=8, published_rows=9, snapshot_id=2**62, past=(past,),
-        stream="orders", host="api.example:8443", paging="cursors", primary_key="tenant, id",
+        try_number=2, earlier=(attempt,), stream="orders", host="api.example:8443", paging="cursors",
+        primary_key="tenant, id",
     )  # fmt: skip
 
 

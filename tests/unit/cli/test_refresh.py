@@ -31,7 +31,7 @@ from tests.airflow_versions import rfr_command
 from tests.soon import PATIENCE
 from tests.unit.cli.calls import Rfr
 from tests.unit.messages import check_messages
-from tests.unit.refresh.test_state import begun, read_page
+from tests.unit.refresh.test_state import TASK, begun, read_page
 from tests.unit.triggers.lake import Lake
 
 NAME = "raw.orders"
@@ -126,6 +126,21 @@ def test_history_lists_what_became_of_each_generation(lake: Lake, rfr: Rfr) -> N
     assert [generation["outcome"] for generation in found["generations"]] == ["reading", "refused", "published"]
     assert found["generations"][2]["rows"] == 1234
     assert "TypeMismatchError: no number" in rfr("history", NAME).out
+
+
+def test_each_attempt_is_shown_with_its_run_and_its_try(lake: Lake, rfr: Rfr) -> None:
+    first = begun(lake.catalog, try_number=1)
+    read_page(first)
+    first.end("SourceError: 503")
+    Ledger(LedgerTable.load(lake.catalog, NAME)).take_over("p", "k", {**TASK, "try_number": 2})  # type: ignore[arg-type]
+    lines = rfr("show", NAME).out.splitlines()
+    newest, oldest = lines[lines.index("Attempts") + 2 :][:2]
+    assert newest.split()[0] == "2"
+    assert newest.endswith("shop/monday/refresh, try 2")
+    assert oldest.split()[:2] == ["1", "failed"]
+    assert oldest.endswith("SourceError: 503")
+    attempts = rfr("show", NAME, "--json").json["attempt_list"]
+    assert [(attempt["epoch"], attempt["try_number"]) for attempt in attempts] == [(2, 2), (1, 1)]
 
 
 def test_texts_of_a_source_do_not_steer_the_terminal(lake: Lake, rfr: Rfr) -> None:

@@ -24,9 +24,11 @@ from airflow_provider_rfr.refresh.config import _AirflowRun
 def test_the_task_is_told_as_webhooks_name_it(
     map_index: int | None, shown: int, more: dict[str, Any], logical_date: str | None
 ) -> None:
-    ti = SimpleNamespace(dag_id="shop", run_id="manual__1", task_id="group.refresh", map_index=map_index)
+    ti = SimpleNamespace(dag_id="shop", run_id="manual__1", task_id="group.refresh", map_index=map_index, try_number=3)
     context: Any = {"ti": ti, **more}
     found = _airflow_run(context)
     place = {"dag_id": "shop", "dag_run_id": "manual__1", "task_id": "group.refresh", "map_index": shown}
-    assert found == {**place, "logical_date": logical_date}
-    assert _AirflowRun.model_validate(found).map_index == shown
+    assert found == {**place, "logical_date": logical_date, "try_number": 3}
+    read = _AirflowRun.model_validate(found)
+    assert (read.map_index, read.try_number) == (shown, 3)
+    assert "try_number" not in read.for_webhooks()

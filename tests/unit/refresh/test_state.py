@@ -229,11 +229,39 @@ def test_history_has_what_became_of_each_generation(catalog: Catalog) -> None:
     assert told(catalog).header == read_header(told(catalog).header.to_summary())  # type: ignore[union-attr]
 
 
+def test_an_attempt_is_kept_with_its_end_its_pages_and_the_try_of_its_task(catalog: Catalog) -> None:
+    first = begun(catalog, try_number=1)
+    read_page(first)
+    first.end("SourceError: 503")
+    second = Ledger(LedgerTable.load(catalog, NAME))  # type: ignore[arg-type]
+    second.take_over("p", "k", {**TASK, "try_number": 2})
+    read_page(second, 1, "page-2.parquet")
+    # Killed: it says nothing.
+    third = Ledger(LedgerTable.load(catalog, NAME))  # type: ignore[arg-type]
+    third.take_over("p", "k", {**TASK, "dag_run_id": "tuesday", "try_number": 1})
+    assert [
+        (attempt.epoch, attempt.outcome, attempt.pages, attempt.error, attempt.dag_run_id, attempt.try_number)
+        for attempt in told(catalog).attempts
+    ] == [
+        (3, "reading", 0, None, "tuesday", 1),
+        (2, "interrupted", 1, None, "monday", 2),
+        (1, "failed", 1, "SourceError: 503", "monday", 1),
+    ]
+    third.end("RefreshStoppedError: stopped", "stopped")
+    assert told(catalog).attempts[0].outcome == "stopped"
+    third.commit([], state=RefreshState.PUBLISHED, published_rows=2)
+    assert told(catalog).attempts[0].outcome == "published"
+    assert told(catalog).header == read_header(told(catalog).header.to_summary())  # type: ignore[union-attr]
+    assert begun(catalog).held.earlier == ()
+
+
 def test_history_stays_small_however_long_it_goes_on() -> None:
     kept = header(error="x" * 5000)
     for _ in range(50):
         kept = header(error="x" * 5000, past=kept.with_past)
-    assert len(kept.past) == 20
+    for _ in range(50):
+        kept = kept.taken_over(epoch=kept.epoch + 1)
+    assert len(kept.past) == len(kept.earlier) == 20
     assert len(json.dumps(kept.to_summary())) < 20_000
 
 

@@ -345,6 +345,38 @@ def test_a_generation_of_a_dag_that_is_hidden_shows_figures_alone(login: Login, 
     assert "abandoned" in viewer
 
 
+def test_each_attempt_leads_to_the_log_of_its_task_s_try(login: Login, catalog: Catalog) -> None:
+    first = begun(catalog, "raw.orders", **{**TASK, "try_number": 1})
+    read_page(first, complete=False)
+    first.end(f'SourceError: page token is "{CANARY}"')
+    second = Ledger(LedgerTable.load(catalog, "raw.orders"))  # type: ignore[arg-type]
+    mapped = {**TASK, "dag_run_id": "tue/sday", "map_index": 3, "try_number": 2}
+    second.take_over("p", "k", mapped)
+    page = login("viewer").get(REFRESH).text
+    rows = re.findall(r'<tr><td class="name">([0-9]+)</td>(.*?)</tr>', attempts_in(page), re.DOTALL)
+    assert [number for number, _ in rows] == ["2", "1"]
+    assert 'href="/dags/shop/runs/tue%2Fsday/tasks/refresh/mapped/3?try_number=2"' in rows[0][1]
+    assert 'href="/dags/shop/runs/monday/tasks/refresh?try_number=1"' in rows[1][1]
+    assert "SourceError" in rows[1][1]
+    assert CANARY not in page
+
+
+def test_an_attempt_of_a_dag_that_is_hidden_shows_figures_alone(login: Login, catalog: Catalog) -> None:
+    first = begun(catalog, "raw.orders", **{**TASK, "dag_id": "hidden_dag", "try_number": 5})
+    read_page(first, complete=False)
+    first.end("SourceError: of the hidden one")
+    Ledger(LedgerTable.load(catalog, "raw.orders")).take_over("p", "k", TASK)  # type: ignore[arg-type]
+    hidden, shown = (attempts_in(login(name).get(REFRESH).text) for name in ("viewer", "owner"))
+    for text in ("hidden_dag", "of the hidden one", "try 5"):
+        assert text in shown
+        assert text not in hidden
+    assert hidden.count('<td class="name">') == 2
+
+
+def attempts_in(page: str) -> str:
+    return page.partition('<h2 id="attempts">')[2].partition("<h2")[0]
+
+
 def test_a_generation_of_no_dag_shows_figures_alone_to_who_may_see_no_asset(
     login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
