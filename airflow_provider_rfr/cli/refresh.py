@@ -149,9 +149,12 @@ def _show_load(status: TableStatus, header: LedgerHeader, details: RefreshDetail
 
 
 def _show_run(status: TableStatus, header: LedgerHeader) -> None:
+    from airflow_provider_rfr.streams.repeats import in_words
+
     facts = {
         "Attempts": f"{header.attempts:,}, {header.rounds:,} rounds, last commit {_when(header.committed_at)}",
         "Run": _run_of(header),
+        "Retried errors": in_words(status.retried),
         "Next retry": status.retry_at and _when(status.retry_at),
         "Last error": header.error,
     }
@@ -249,6 +252,7 @@ def _run_of(header: LedgerHeader | PastGeneration | PastAttempt) -> str:
 def _attempts(status: TableStatus) -> list[dict[str, Any]]:
     """Return the rows of the page's table of attempts; in the place of a link, run and try whose log it leads to."""
     from airflow_provider_rfr.refresh.state import duration_in_words
+    from airflow_provider_rfr.streams.repeats import in_words
 
     return [
         {
@@ -257,6 +261,7 @@ def _attempts(status: TableStatus) -> list[dict[str, Any]]:
             "began": f"{attempt.began_at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}",
             "duration": duration_in_words(attempt.seconds),
             "pages": f"{attempt.pages:,}",
+            "retried errors": in_words(attempt.retried),
             "log": _run_of(attempt) + (f", try {attempt.try_number}" if attempt.try_number else ""),
             "error": attempt.error,
         }

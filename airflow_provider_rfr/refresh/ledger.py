@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -33,6 +34,7 @@ from airflow_provider_rfr.refresh.partitions import (
     choose_adopted,
     cursors_of,
     open_book,
+    retried_by_writers,
     uncommitted_files,
 )
 from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, RefreshState, read_header
@@ -63,6 +65,7 @@ class Ledger:
         self._committed: float | None = None
         self._fenced: FencedError | None = None
         self._lock = threading.RLock()
+        self._retried: Counter[str] = Counter()
         self._forget_files()
         self.header = read_header(table.summary(GENERATION_KEY))
 
@@ -153,9 +156,10 @@ class Ledger:
         # this attempt looks for files again, or can't commit any more.
         for _ in range(_TRIES):
             held = self.held
-            book, pages, adopted, moved = self._look_for_files()
+            book, pages, adopted, moved, retried = self._look_for_files()
             book.move(moved)
-            header = held.taken_over(
+            before = replace(held, retried=dict(Counter(held.retried) + retried) or None)
+            header = before.taken_over(
                 epoch=held.epoch + 1,
                 attempts=held.attempts + 1,
                 publish_fingerprint=publish_fingerprint,
@@ -184,7 +188,7 @@ class Ledger:
     def flushed_pages(self) -> int:
         """Count the pages in files that no commit names yet, and that the next attempt adopts."""
         with self._lock:
-            _, _, left, _ = self._look_for_files()
+            _, _, left, *_ = self._look_for_files()
         return sum(file.pages.num_rows for file in left)
 
     def commit(self, files: Sequence[PageFile], **changes: Any) -> LedgerHeader:
@@ -195,6 +199,8 @@ class Ledger:
         :raises FencedError: another attempt took over
         """
         with self._lock:
+            if self._retried:
+                changes["retried"] = dict(self._retried)
             header = self.held.advanced(**changes)
             self._commit([file.stored for file in files], header, expected=self.held)
             self._keep(files)
@@ -204,6 +210,11 @@ class Ledger:
                 # Trimming loads the table again, perhaps with the commit of a newer attempt.
                 self._expect(header)
             return self.held
+
+    def note_retried(self, counts: Mapping[str, int]) -> None:
+        """Count errors that this attempt has retried; its next commit writes them, whatever it is for."""
+        with self._lock:
+            self._retried.update(counts)
 
     @property
     def silent_seconds(self) -> float:
@@ -304,8 +315,11 @@ class Ledger:
         except CommitConflictError:
             _log.info("older generations are left for the next refresh to collect: the ledger was busy")
 
-    def _look_for_files(self) -> tuple[PartitionBook, int, list[PageFile], dict[int, Cursor]]:
-        """Return the book and the pages that commits name, the other files to adopt, and the cursors behind these."""
+    def _look_for_files(self) -> tuple[PartitionBook, int, list[PageFile], dict[int, Cursor], Counter[str]]:
+        """Return the book and the pages that commits name, the other files to adopt, and the cursors behind these.
+
+        Last come the errors that the writers of the other files retried.
+        """
         committed = self._table.committed_files(self.held.generation)
         book, pages = self._committed_book(committed)
         cursors = {ordinal: book.cursors.get(ordinal, Cursor()) for ordinal in range(len(book))}
@@ -313,7 +327,7 @@ class Ledger:
         # take-over's commit is then refused, and the files are looked for again.
         files = uncommitted_files(self.store, self.folder, committed)
         adopted, moved = choose_adopted(self.store, files, cursors, committed)
-        return book, pages, adopted, moved
+        return book, pages, adopted, moved, retried_by_writers(files, adopted)
 
     def _committed_book(self, committed: Iterable[str]) -> tuple[PartitionBook, int]:
         """Return the partitions, as far as committed files have read them, and the number of their pages."""

@@ -27,6 +27,7 @@ from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place
 from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, arrow_column
 from airflow_provider_rfr.streams.core import NextPage, Page, PrimaryKey, key_paths
+from airflow_provider_rfr.streams.repeats import RetriedErrors
 
 #: Text in ``absent`` of a second page that ended its partition because it repeats the first.
 REPEATS_FIRST_PAGE = "page 2 has the records of page 1"
@@ -40,6 +41,7 @@ class FlushLabel:
     """The label of a file: the task attempt that wrote it, and the file that it wrote before.
 
     :ivar previous: name of the file before this one in its sequence, None for the first
+    :ivar retried: errors that the writer had retried by then, by kind; None without any
     """
 
     generation: int
@@ -49,6 +51,7 @@ class FlushLabel:
     attempt: int
     sequence: int
     previous: str | None = None
+    retried: dict[str, int] | None = None
 
     @classmethod
     def from_footer(cls, text: str) -> FlushLabel | None:
@@ -378,6 +381,7 @@ class FlushWriter:
     :ivar label: of the next file
     :ivar files: written so far, an adopted predecessor's first
     :ivar infers: whether columns are inferred from the records
+    :ivar retried: counts the errors that the task attempt retries
     """
 
     store: FileStore
@@ -385,11 +389,14 @@ class FlushWriter:
     label: FlushLabel
     files: list[PageFile] = field(default_factory=list)
     infers: bool = False
+    retried: RetriedErrors | None = None
 
     def write(self, rows: list[PageRow]) -> None:
         if not rows:
             return
         label = self.label
+        if self.retried is not None and (counts := self.retried.counts()):
+            label = replace(label, retried=counts)
         place = f"e{label.epoch}-r{label.round}-t{label.task}-a{label.attempt}-s{label.sequence}"
         # The random part keeps a late writer from replacing a file that a commit names.
         name = f"{place}-{uuid.uuid4().hex[:12]}.parquet"

@@ -272,6 +272,20 @@ def choose_adopted(
     return adopted, moved
 
 
+def retried_by_writers(files: Iterable[LeftFile], adopted: Iterable[PageFile]) -> Counter[str]:
+    """Return the errors that the writers of the adopted files had retried, by kind.
+
+    :param files: among which these were chosen; each has the counts of its writer until then
+    """
+    locations = {file.location for file in adopted}
+    newest: dict[tuple[int, ...], FlushLabel] = {}
+    for file in files:
+        writer = *file.task, file.label.attempt
+        if file.location in locations and (writer not in newest or newest[writer].sequence < file.label.sequence):
+            newest[writer] = file.label
+    return sum((Counter(label.retried) for label in newest.values()), Counter())
+
+
 def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list[LeftFile]]:
     """Return every gapless sequence, by task; of one task the longest comes first."""
     following: dict[str | None, list[LeftFile]] = defaultdict(list)

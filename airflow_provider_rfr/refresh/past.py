@@ -128,6 +128,7 @@ class PastAttempt(_Summary):
     :ivar outcome: how it ended: ``failed``, ``stopped``, ``refused`` (its publish), or ``interrupted`` without a report
     :ivar pages: that it added, those among them that the next attempt found in files without a commit
     :ivar error: what it ended with, without secrets
+    :ivar retried: errors after which it sent a request again, by kind; None without any
     :ivar try_number: of the task
     """
 
@@ -137,6 +138,7 @@ class PastAttempt(_Summary):
     outcome: str
     pages: int = 0
     error: str | None = None
+    retried: dict[str, int] | None = None
     dag_id: str | None = None
     dag_run_id: str | None = None
     task_id: str | None = None

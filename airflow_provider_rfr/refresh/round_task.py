@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -48,10 +49,11 @@ from airflow_provider_rfr.refresh.pages import (
     page_row,
     seen_marks,
 )
-from airflow_provider_rfr.refresh.partitions import choose_adopted, uncommitted_files
+from airflow_provider_rfr.refresh.partitions import choose_adopted, retried_by_writers, uncommitted_files
 from airflow_provider_rfr.streams.core import NextPage, Page, ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
+from airflow_provider_rfr.streams.repeats import RetriedErrors
 from airflow_provider_rfr.streams.tokens import OwnTokens, TokenOwner
 
 _UNWIND_SECONDS = 0.5
@@ -110,18 +112,20 @@ class TaskResult:
     """The result of one task; the driver commits its ``files``.
 
     :ivar error: what ended the task, and would end it again; None where it ended well
+    :ivar retried: errors that were retried, by kind
     """
 
     files: tuple[PageFile, ...] = ()
     progress: tuple[PartitionProgress, ...] = ()
     figures: TaskFigures = field(default_factory=TaskFigures)
     error: BaseException | None = None
+    retried: Mapping[str, int] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the pages of all files as one table: that takes a hundredth of the time of a table for each file."""
         pages = pa.concat_tables(file.pages for file in self.files).combine_chunks() if self.files else None
         files = [(file.stored, file.pages.num_rows, file.seen) for file in self.files]
-        return _unpickled, (files, pages, self.progress, self.figures, self.error)
+        return _unpickled, (files, pages, self.progress, self.figures, self.error, self.retried)
 
 
 def _unpickled(files: Iterable[tuple[StoredFile, int, SeenColumns | None]], pages: pa.Table, *rest: Any) -> TaskResult:
@@ -167,7 +171,8 @@ def run_round_task(
     """
     task, adopted = adopt_predecessor(task)
     with _borrowed_stream(task) as stream:
-        writer = FlushWriter(task.store, task.folder, task.label, list(adopted.files), task.infers)
+        retried = RetriedErrors()
+        writer = FlushWriter(task.store, task.folder, task.label, list(adopted.files), task.infers, retried)
         token_at = stream.token_at if stream.addressable else None
         scheduler = Scheduler(
             [
@@ -188,13 +193,18 @@ def run_round_task(
         flusher = Flusher(writer, scheduler, read_seconds=task.limits.read_seconds, read_pages=task.limits.read_pages)
         flusher.start()
         reading = _Reading(task, stream, scheduler, flusher, budget, closing or threading.Event())
-        reading.run(tokens or OwnTokens())
+        reading.run(tokens or OwnTokens(), retried)
         # Before the last flush: what a reader that was left behind still delivers must be in no file.
         progress = scheduler.progress()
         flusher.finish()
     # The own progress comes last and wins: it starts where the adopted files end.
     by_ordinal = {partition.ordinal: partition for partition in (*adopted.progress, *progress)}
-    return TaskResult(tuple(writer.files), tuple(by_ordinal.values()), scheduler.figures + adopted.figures)
+    return TaskResult(
+        tuple(writer.files),
+        tuple(by_ordinal.values()),
+        scheduler.figures + adopted.figures,
+        retried=Counter(retried.counts()) + Counter(adopted.retried),
+    )
 
 
 def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
@@ -233,7 +243,10 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
     label = replace(own, sequence=last.label.sequence + 1, previous=last.name)
     left = tuple(work for work in works.values() if not work.cursor.complete)
     figures = TaskFigures(pages=len(rows), records=sum(row["record_count"] for row in rows))
-    return replace(task, label=label, partitions=left), TaskResult(tuple(adopted), tuple(progress), figures)
+    retried = retried_by_writers(files, adopted)
+    return replace(task, label=label, partitions=left), TaskResult(
+        tuple(adopted), tuple(progress), figures, retried=retried
+    )
 
 
 class Flusher(threading.Thread):
@@ -359,14 +372,14 @@ class _Reading:
             for number in range(task.limits.threads)
         ]
 
-    def run(self, tokens: TokenOwner) -> None:
+    def run(self, tokens: TokenOwner, retried: RetriedErrors) -> None:
         """Read until nothing is left, the time is up, or the round is closed.
 
         A page in flight at the end gets ``grace`` seconds; then its reader is stopped, and a reader that hangs in the
         network is left behind: what it may still deliver does not count.
         """
         limits, task = self._task.limits, (self._task.stream, self._task.label.task)
-        self._stream.bind(ReadContext(self._limiter, self._stop, tokens))
+        self._stream.bind(ReadContext(self._limiter, self._stop, tokens, retried=retried))
         for thread in self._threads:
             thread.start()
         until = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds

@@ -255,6 +255,8 @@ class StreamReader:
         return result
 
     def _commit(self, results: Sequence[TaskResult]) -> None:
+        for result in results:
+            self.ledger.note_retried(result.retried)
         if (error := next((result.error for result in results if result.error is not None), None)) is not None:
             raise error
         figures = sum((result.figures for result in results), TaskFigures())

@@ -12,6 +12,7 @@ connection, no Java, a parent that can't be listed) is in the task's log and not
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
@@ -81,6 +82,7 @@ class LedgerHeader:
     :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
         ``map_index`` (-1 where the task is not mapped) likewise
     :ivar try_number: of that task
+    :ivar retried: errors after which this attempt sent a request again, by kind; None without any
     :ivar records: records on live chains
     :ivar bytes: of the generation's files in the ledger
     :ivar pages: page rows committed, superseded chains included
@@ -122,6 +124,7 @@ class LedgerHeader:
     task_id: str | None = None
     map_index: int | None = None
     try_number: int | None = None
+    retried: dict[str, int] | None = None
     attempts: int = 1
     rounds: int = 0
     pages: int = 0
@@ -211,7 +214,7 @@ class LedgerHeader:
         """Return the summary of the newest attempt that the next one keeps."""
         outcome = self.outcome or "interrupted"
         return PastAttempt(
-            **{name: getattr(self, name) for name in ("epoch", "began_at", *_TASK, "try_number")},
+            **{name: getattr(self, name) for name in ("epoch", "began_at", "retried", *_TASK, "try_number")},
             ended_at=self.ended_at or self.committed_at,
             outcome=outcome if self.refused_under is None else "refused",
             pages=self.pages - self.found_pages,
@@ -254,6 +257,7 @@ class LedgerHeader:
             header,
             error=error,
             earlier=earlier,
+            retried=None,
             began_at=header.committed_at,
             found_pages=header.pages,
             found_records=header.records,
@@ -490,6 +494,11 @@ class TableStatus:
         return (newest, *self.header.earlier)
 
     @property
+    def retried(self) -> dict[str, int]:
+        """Return the errors that these attempts have retried, by kind."""
+        return dict(sum((Counter(attempt.retried) for attempt in self.attempts), Counter()))
+
+    @property
     def last_publish(self) -> PastGeneration | None:
         """Return the newest generation that was published; None before the first, and if it is too old to be known."""
         return next((past for past in self.history if past.outcome == State.PUBLISHED.value), None)
@@ -522,6 +531,7 @@ class TableStatus:
             "seconds_left": None if progress.seconds_left is None or not is_reading else round(progress.seconds_left),
             **{name: getattr(header, name) for name in _COUNTS},
             "pages_per_second": _rounded(progress.pages_per_second),
+            "retried": self.retried,
             "error": header.error,
             "run": {name: getattr(header, name) for name in (*_TASK, "try_number")},
             "run_key": header.run_key,

@@ -21,6 +21,7 @@ from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationErr
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.incremental import ChangesRead
+    from airflow_provider_rfr.streams.repeats import RetriedErrors
     from airflow_provider_rfr.streams.tokens import TokenOwner
 
 _log = logging.getLogger(__name__)
@@ -56,6 +57,13 @@ def _own_tokens() -> TokenOwner:
     return OwnTokens()
 
 
+def _no_errors() -> RetriedErrors:
+    # As above: a DAG that is parsed retries nothing.
+    from airflow_provider_rfr.streams.repeats import RetriedErrors
+
+    return RetriedErrors()
+
+
 ParentReader: TypeAlias = Callable[[Any], Iterator[tuple[Mapping[str, Any], "Page"]]]
 """Yields all pages of a parent stream, with their slices."""
 
@@ -67,6 +75,7 @@ class ReadContext:
     :ivar limiter: asked before each request
     :ivar stop: once set, reads end at the next request or sleep
     :ivar tokens: obtains the tokens of logins and OAuth2 grants
+    :ivar retried: counts the errors after which requests are sent again
     :ivar read_parent: reads parent streams, where their pages are shared with other streams; None to read the API
     """
 
@@ -74,6 +83,7 @@ class ReadContext:
     stop: threading.Event = field(default_factory=threading.Event)
     tokens: TokenOwner = field(default_factory=_own_tokens)
     read_parent: ParentReader | None = None
+    retried: RetriedErrors = field(default_factory=_no_errors)
 
     def sleep(self, seconds: float) -> None:
         """Wait, unless the reader is stopped.

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.refresh.state import duration_in_words, rate_in_words, size_in_words
+from airflow_provider_rfr.streams.repeats import in_words as errors
 from airflow_provider_rfr.text import cut
 
 if TYPE_CHECKING:
@@ -105,8 +106,9 @@ def _end_of_value(text: str, start: int) -> int:
 FILTERS: Final = {
     function.__name__: function for function in (number, rate, size, duration, ago, clock, date, at, short)
 } | {
+    "errors": errors,
     # For commands that are copied.
-    "quoted": shlex.quote
+    "quoted": shlex.quote,
 }
 
 

@@ -52,7 +52,7 @@ def header() -> LedgerHeader:
     )  # fmt: skip
     attempt = PastAttempt(
         epoch=2, began_at=NOW, ended_at=NOW, outcome="stopped", pages=7, error="no", dag_id="d", dag_run_id="r",
-        task_id="t", map_index=0, try_number=1,
+        task_id="t", map_index=0, try_number=1, retried={"http_5xx": 2},
     )  # fmt: skip
     return LedgerHeader(
         generation=7, epoch=3, state=RefreshState.OPEN, read_fingerprint="read", publish_fingerprint="publish",
@@ -61,7 +61,8 @@ def header() -> LedgerHeader:
         dag_run_id="r", task_id="t", map_index=3, attempts=4, rounds=9, pages=41_000, records=2**40, bytes=10**12,
         partitions=64, partitions_done=63, found_pages=1, found_records=2, found_partitions=3, pages_refetched=5,
         overlap_checks=6, previous_rows=8, published_rows=9, snapshot_id=2**62, past=(past,),
-        try_number=2, earlier=(attempt,), stream="orders", host="api.example:8443", paging="cursors",
+        try_number=2, retried={"http_429": 3, "timeout": 1}, earlier=(attempt,), stream="orders",
+        host="api.example:8443", paging="cursors",
         primary_key="tenant, id",
     )  # fmt: skip
 
@@ -71,7 +72,7 @@ def test_a_header_is_written_and_read_as_before() -> None:
     assert read_header(json.loads((GOLDEN / "header.json").read_text())) == header()
 
 
-LABEL = FlushLabel(7, 3, 2, 1, 0, 5, "e3-r2-t1-a0-s4-0123456789ab.parquet")
+LABEL = FlushLabel(7, 3, 2, 1, 0, 5, "e3-r2-t1-a0-s4-0123456789ab.parquet", {"http_429": 3})
 
 
 def test_a_ledger_file_is_read_as_before() -> None:

@@ -36,6 +36,7 @@ from airflow_provider_rfr.http import client as http
 from airflow_provider_rfr.http.redaction import Redactor, bare_host, host_of, is_secret, without_credentials
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.repeats import kind_of_failure, kind_of_status
 from airflow_provider_rfr.streams.tokens import AccessToken, Obtain, digest_of, key_of, shared_credential
 from airflow_provider_rfr.text import cut
 
@@ -124,6 +125,7 @@ class StreamWork:
     :ivar request: method and address without credentials
     :ivar retry_after: seconds, of a last answer 429
     :ivar ignored: the last answer that the manifest's error handler ignored, e.g. ``HTTP 404``
+    :ivar failure: kind of the error that the last request ended with, until it is counted as retried
     """
 
     redactor: Redactor
@@ -133,6 +135,7 @@ class StreamWork:
     status: int | None = None
     retry_after: float = 0.0
     ignored: str | None = None
+    failure: str | None = None
 
 
 @contextmanager
@@ -182,7 +185,7 @@ class GuardedAdapter(BaseAdapter):
         work.context.limiter.acquire()
         _learn_secrets(request.headers, work.redactor)
         work.request = f"{request.method} {work.redactor.address(request.url or '')}"
-        work.status = None
+        work.status = work.failure = None
         request.url = work.hosts.checked(request.url or "")
         limits = http.Limits(**_LIMITS, decode=not stream)  # type: ignore[arg-type]  # a mapping of several types
         message = http.HttpMessage(request.method or "GET", request.url, request.headers, request.body)
@@ -192,8 +195,11 @@ class GuardedAdapter(BaseAdapter):
                 raise SourceError(outcome.detail, request=work.request)
             # Of the kinds that the manifest's error handler repeats.
             kind = requests.Timeout if outcome.reason == "timeout" else requests.ConnectionError
+            work.failure = kind_of_failure(outcome.reason)
             raise kind(outcome.detail, request=request)
         work.status = outcome.status
+        if outcome.status >= 400:
+            work.failure = kind_of_status(outcome.status)
         if outcome.status == requests.codes.too_many_requests:
             work.retry_after = http.retry_after(outcome.headers.get("Retry-After")) or _PENALTY
             work.context.limiter.penalize(work.retry_after)
@@ -339,8 +345,12 @@ class Time:
         work = current_work()
         if work is None:
             time.sleep(seconds)
-        else:
-            work.context.sleep(seconds)
+            return
+        if work.failure is not None:
+            # The wait before the request is repeated.
+            work.context.retried.note(work.failure)
+            work.failure = None
+        work.context.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True)

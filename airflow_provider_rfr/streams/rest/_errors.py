@@ -23,6 +23,7 @@ from airflow_provider_rfr.exceptions import AuthenticationError, RateLimitedErro
 from airflow_provider_rfr.http.client import retry_after
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.repeats import kind_of_status
 from airflow_provider_rfr.streams.rest._records import Records
 from airflow_provider_rfr.streams.rest._responses import (
     LONGEST_EXCERPT,
@@ -74,6 +75,7 @@ class ResponseVerdict:
     :ivar reason: for the log and the error, without credentials; empty for a success
     :ivar answer: None if there was none
     :ivar backoff: of the rule that matched; it comes before the handler's own
+    :ivar failure: kind of the error where there is no answer
     """
 
     action: ResponseAction
@@ -81,6 +83,12 @@ class ResponseVerdict:
     answer: Response | None = None
     request: str | None = None
     backoff: Sequence[Backoff] = field(default=(), repr=False)
+    failure: str = "other"
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the error, as retried ones are counted."""
+        return self.failure if self.answer is None else kind_of_status(self.answer.status)
 
     @property
     def status(self) -> int | None:
@@ -322,13 +330,14 @@ class ErrorHandler(Part):
         :param token: of the page; None for the first one
         :param variables: the names that predicates may use besides the answer
         """
+        action: ResponseAction
         if isinstance(outcome, RequestFailure):
-            return ResponseVerdict("FAIL" if outcome.permanent else "RETRY", outcome.message, None, outcome.request)
+            action = "FAIL" if outcome.permanent else "RETRY"
+            return ResponseVerdict(action, outcome.message, None, outcome.request, failure=outcome.kind)
         outcome.lenient = self.on_bad_json == "replace"
         if self._records is not None:
             outcome.read = self._records.reader
         rule = next((rule for rule in self.rules if rule.matches(outcome, token, variables)), None)
-        action: ResponseAction
         if rule is not None:
             action = rule.action
         elif token is not None and outcome.status in self._expired:
@@ -503,6 +512,7 @@ class Retries:
         if is_limit:
             self._rate_limited_seconds += seconds
             self._context.limiter.penalize(seconds)
+        self._context.retried.note(verdict.kind)
         self._context.sleep(seconds)
         return True
 

@@ -19,6 +19,7 @@ from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.repeats import kind_of_failure
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict, Retries
 from airflow_provider_rfr.streams.rest._responses import RequestFailure, Response
 from airflow_provider_rfr.streams.rest.templates import (
@@ -327,7 +328,8 @@ class Transport:
         request = f"{draft.method} {self.redactor.address(outcome.url or draft.url)}"
         if isinstance(outcome, http.NoAnswer):
             # A certificate that isn't trusted now won't be within the minutes that a page is repeated.
-            return RequestFailure(outcome.detail, request, permanent=outcome.permanent or outcome.reason == "tls")
+            permanent = outcome.permanent or outcome.reason == "tls"
+            return RequestFailure(outcome.detail, request, permanent, kind_of_failure(outcome.reason))
         content = outcome.body
         if content.startswith(_GZIP):
             try:

@@ -410,11 +410,13 @@ class RequestFailure:
     """No answer, or none that can be used.
 
     :ivar permanent: asking again can't help
+    :ivar kind: of the error, as retried ones are counted
     """
 
     message: str
     request: str
     permanent: bool = False
+    kind: str = "other"
 
 
 class ResponseField(Part):

@@ -292,10 +292,10 @@ def test_a_task_s_result_travels_with_all_its_files(tmp_path: Path) -> None:
     subject = FlushWriter(STORE, str(tmp_path), FlushLabel(1, 1, 0, 0, 0, 0), infers=True)
     for pages in ((1, 2), (3,)):
         subject.write([row(page) for page in pages])
-    result = TaskResult(tuple(subject.files), figures=TaskFigures(pages=3))
+    result = TaskResult(tuple(subject.files), figures=TaskFigures(pages=3), retried={"timeout": 1})
     travelled = pickle.loads(pickle.dumps(result))
     assert [file.location for file in travelled.files] == [file.location for file in result.files]
     assert [file.pages for file in travelled.files] == [file.pages for file in result.files]
     assert [file.seen for file in travelled.files] == [file.seen for file in result.files]
-    assert travelled.figures == result.figures
+    assert (travelled.figures, travelled.retried) == (result.figures, result.retried)
     assert pickle.loads(pickle.dumps(TaskResult())) == TaskResult()

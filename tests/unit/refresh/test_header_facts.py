@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.exceptions import RefreshFailedError
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.inspection import status_of
-from airflow_provider_rfr.refresh.state import LedgerHeader
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter
+from airflow_provider_rfr.refresh.state import LedgerHeader, read_header
 from airflow_provider_rfr.streams import Page, PagedStream
+from airflow_provider_rfr.streams.core import NextPage
+from airflow_provider_rfr.streams.repeats import RetriedErrors, in_words, kind_of_failure, kind_of_status
 from tests.loopback import LoopbackServer
 from tests.unit.refresh.in_driver import TABLE, SyncedTable, refresh_of
+from tests.unit.refresh.paged_sources import row_of
+from tests.unit.refresh.test_state import begun, read_page
 
 CANARY = "c4n4ry-s3cr3t"
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}}
@@ -91,6 +99,7 @@ def api() -> Iterator[Api]:
 def defined(url: str) -> dict[str, Any]:
     """A source in YAML whose address has a path, and which has a secret."""
     stream = {"primary_key": "id", "request": {"path": "/items"}, "records": {"path": "data"}}
+    stream["error_handler"] = {"max_retries": 2, "backoff": [{"type": "constant", "seconds": 0.01}]}
     login = {"type": "api_key", "value": "{{ config.key }}", "send_as": {"header": "X-Key"}}
     definition = {"base_url": f"{url}/v1/{CANARY}", "authenticator": login, "streams": {"items": stream}}
     return {"definition": definition, "secrets": {"key": CANARY}}
@@ -98,7 +107,13 @@ def defined(url: str) -> dict[str, Any]:
 
 def manifest(url: str) -> dict[str, Any]:
     """The same as a manifest of Airbyte, whose address is in its configuration."""
-    requester = {"type": "HttpRequester", "url_base": "{{ config['base_url'] }}", "path": "/items"}
+    backoff = {"type": "ConstantBackoffStrategy", "backoff_time_in_seconds": 0.01}
+    requester = {
+        "type": "HttpRequester",
+        "url_base": "{{ config['base_url'] }}",
+        "path": "/items",
+        "error_handler": {"type": "DefaultErrorHandler", "backoff_strategies": [backoff]},
+    }
     retriever = {
         "type": "SimpleRetriever",
         "requester": {**requester, "http_method": "GET"},
@@ -155,3 +170,52 @@ def test_a_stream_in_python_is_described_as_far_as_it_says(lake: Lake, host: str
     assert facts(header) == ("items", described, "its own code", "shop.id, day")
     assert CANARY not in json.dumps(header.to_summary())
     assert ("rfr.host" in header.to_summary()) is (host is not None)
+
+
+@pytest.mark.parametrize("source", [defined, manifest])
+def test_retried_errors_are_counted_by_kind(lake: Lake, api: Api, source: Callable[[str], dict[str, Any]]) -> None:
+    if source is manifest:
+        pytest.importorskip("airbyte_cdk")
+    api.failing = [503, 429, 500]
+    header = lake.load(source(api.url))
+    assert header.retried == {"http_5xx": 2, "http_429": 1}
+    assert header == read_header(header.to_summary())
+    assert in_words(header.retried) == "HTTP 429: 1, HTTP 500-599: 2"
+
+
+def test_an_attempt_that_fails_leaves_its_counts_to_the_next_one(lake: Lake, api: Api) -> None:
+    api.failing = [500, 500, 404]
+    with pytest.raises(RefreshFailedError):
+        lake.load(defined(api.url))
+    assert lake.header.retried == {"http_5xx": 2}
+    api.failing = [429]
+    assert lake.load(defined(api.url)).retried == {"http_429": 1}
+    status = status_of(lake.catalog, TABLE)
+    assert status is not None
+    assert [attempt.retried for attempt in status.attempts] == [{"http_429": 1}, {"http_5xx": 2}]
+    assert status.retried == {"http_429": 1, "http_5xx": 2}
+    assert status.to_json()["retried"] == status.retried
+
+
+def test_counts_of_a_killed_attempt_are_those_of_the_files_that_it_left(lake: Lake) -> None:
+    first = begun(lake.catalog)
+    first.note_retried({"timeout": 1})
+    read_page(first)
+    retried = RetriedErrors()
+    label = FlushLabel(first.held.generation, first.held.epoch, 1, 0, 0, 0)
+    writer = FlushWriter(first.store, first.folder, label, retried=retried)
+    for page in (1, 2):
+        retried.note("connection")
+        token = None if page == 1 else page
+        row = row_of(Page([{"page": page}], NextPage(page + 1)), page, token, ordinal=1)
+        writer.write([row])
+    second = Ledger(LedgerTable.load(lake.catalog, TABLE))  # type: ignore[arg-type]
+    second.take_over("p", "k")
+    [before] = second.held.earlier
+    assert (before.pages, before.retried, second.held.retried) == (3, {"timeout": 1, "connection": 2}, None)
+
+
+def test_a_request_without_an_answer_is_a_timeout_a_connection_or_something_else() -> None:
+    assert [*map(kind_of_failure, ("timeout", "connection", "proxy"))] == ["timeout", "connection", "other"]
+    assert [*map(kind_of_status, (429, 500, 599, 400, 600))] == ["http_429", "http_5xx", "http_5xx", "other", "other"]
+    assert in_words(None) == in_words({}) == ""
