@@ -73,6 +73,15 @@ _CONFIG: dict[str, Any] = {
                 "example": "7",
                 "default": "30",
             },
+            "show_rows": {
+                "description": "Whether the page of a load, and airflow rfr refresh show, have ten rows of its table;"
+                " the page has them for viewers who may read the table's asset. Columns with names of secrets are"
+                " left out.\n",
+                "version_added": "0.1.0",
+                "type": "boolean",
+                "example": "True",
+                "default": "False",
+            },
             "connection_secrets": {
                 "description": "References that ALTER CONNECTION may give to connections, with commas and *; empty for"
                 " all but Airflow's own settings.\n",

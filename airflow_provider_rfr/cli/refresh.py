@@ -29,6 +29,7 @@ from airflow_provider_rfr.text import cut
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from airflow_provider_rfr.lake.sample import TableSample
     from airflow_provider_rfr.lake.tables import TableFacts
     from airflow_provider_rfr.refresh.after_publish import PartLedger
     from airflow_provider_rfr.refresh.inspection import RefreshDetails, SyncFacts
@@ -71,6 +72,7 @@ def list_refreshes(args: Namespace) -> None:
 @command
 def show(args: Namespace) -> int:
     """Show the facts of the refresh's page, in its order; 1 if the pages in the ledger can't be read."""
+    from airflow_provider_rfr.hooks.lake import shows_rows
     from airflow_provider_rfr.refresh.inspection import read_details, read_target
 
     catalog = lake_of(args)
@@ -81,6 +83,7 @@ def show(args: Namespace) -> int:
     except RfrError as error:
         problem = error
     target, sync = answered(lambda: read_target(catalog, status)) if details is None else (details.target, details.sync)
+    sample = _sample(catalog, status.table) if shows_rows() else None
     content = {
         **status.to_json(),
         "cursor": None if sync is None else sync.to_json(),
@@ -88,16 +91,21 @@ def show(args: Namespace) -> int:
         "generations": [generation.to_json() for generation in status.history],
         **({} if details is None else {name: asdict(details)[name] for name in _OF_PAGES}),
         "target": None if target is None else asdict(target),
+        **({} if sample is None else {"sample": asdict(sample)}),
     }
     if not print_data(content, args):
-        _show_all(status, details, target, sync)
+        _show_all(status, details, target, sync, sample)
     if problem is not None:
         tell(problem)
     return 0 if problem is None else 1
 
 
 def _show_all(
-    status: TableStatus, details: RefreshDetails | None, target: TableFacts | None, sync: SyncFacts | None
+    status: TableStatus,
+    details: RefreshDetails | None,
+    target: TableFacts | None,
+    sync: SyncFacts | None,
+    sample: TableSample | None,
 ) -> None:
     """Print the facts of the page, in its order, under its terms."""
     say(f"{_name(status)}: {status.state.value}")
@@ -112,6 +120,8 @@ def _show_all(
     if details is not None:
         _show_checks(header, details)
     _show_table(header, target)
+    if sample is not None:
+        _show_rows(sample)
     print("\nWebhooks")
     say(f"airflow rfr triggers list --target {status.table}")
 
@@ -228,6 +238,24 @@ def _show_table(header: LedgerHeader, target: TableFacts | None) -> None:
     for change in target.changes:
         say(f"{'' if change.at is None else f'{_when(change.at)} '}{'; '.join(change.sentences)}")
     say(f"{len(target.columns)} columns: {', '.join(f'{column.name} {column.type}' for column in target.columns)}")
+
+
+def _sample(catalog: Catalog, name: str) -> TableSample:
+    from airflow_provider_rfr.lake.catalog import load_table
+    from airflow_provider_rfr.lake.sample import TableSample, sample_of
+
+    try:
+        table = answered(lambda: load_table(catalog, name))
+        return TableSample(why="The first publish creates the table.") if table is None else sample_of(table)
+    except Exception as error:  # noqa: BLE001 - of any store; its text may hold rows
+        return TableSample(why=f"The rows of the table can't be read: {type(error).__name__}")
+
+
+def _show_rows(sample: TableSample) -> None:
+    print("\nRows")
+    print_columns([dict(zip(sample.columns, row, strict=True)) for row in sample.rows], sample.why)
+    if sample.hidden:
+        say(f"Not read because of their names: {', '.join(sample.hidden)}")
 
 
 def _show_part(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

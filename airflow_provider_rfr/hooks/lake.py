@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 from uuid import uuid4
 
+from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import Asset, BaseHook
 
 from airflow_provider_rfr.compat import with_connection_form
@@ -238,6 +239,11 @@ def table_asset(table: str, lake_conn_id: str = LakeHook.default_conn_name) -> A
         )
     path = "/".join(quote(part, safe="") for part in (lake_conn_id, *table.split(".")))
     return Asset(uri=f"rfr://{path}")
+
+
+def shows_rows() -> bool:
+    """Return ``[rfr] show_rows``: whether rows of tables are shown at all."""
+    return bool(conf.getboolean("rfr", "show_rows", fallback=False))
 
 
 _FIGURES = {"rfr.generation": "generation", "rfr.rows": "rows", "rfr.stream": "stream", "rfr.run-key": "run_key"}

@@ -26,6 +26,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
+from airflow_provider_rfr.hooks.lake import shows_rows, table_asset
 from airflow_provider_rfr.hooks.tasks import schedule_of
 from airflow_provider_rfr.web import charts, display, terms
 from airflow_provider_rfr.web.access import ViewerDep
@@ -53,9 +54,11 @@ from airflow_provider_rfr.web.store_pages import (
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
+    from airflow_provider_rfr.lake.sample import TableSample
     from airflow_provider_rfr.refresh.inspection import RefreshDetails
     from airflow_provider_rfr.refresh.past import PastGeneration
-    from airflow_provider_rfr.web.lakes import LakeRefresh
+    from airflow_provider_rfr.web.access import Viewer
+    from airflow_provider_rfr.web.lakes import LakeRefresh, Latest
 
 PREFIX: Final = "/rfr"
 _POLICY: Final = (
@@ -259,7 +262,9 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
         # The problem first: a catalog that is away, or that is being read for the first time, has no refreshes.
         problems = await run_in_threadpool(viewer.sentences_of, snapshot.problems)
         raise HTTPException(503 if problems else 404, " ".join([*problems, _NO_REFRESH]))
-    details, deliveries = await asyncio.gather(lakes.details(refresh), lakes.webhooks(refresh))
+    details, deliveries, rows = await asyncio.gather(
+        lakes.details(refresh), lakes.webhooks(refresh), _rows_for(refresh, lakes, viewer)
+    )
 
     def answer() -> Response:
         dag_id = dag_of(refresh)
@@ -275,6 +280,8 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
             other_run=run_id if refresh.status.header and run_id != refresh.status.header.dag_run_id else "",
             details=details,
             details_problem=viewer.sentences_of(details.problems_with("The pages in the ledger")),
+            rows=rows,
+            rows_problem=() if rows is None else viewer.sentences_of(rows.problems_with("The rows of the table")),
             deliveries_problem=viewer.sentences_of(deliveries.problems_with("The control store")),
             deliveries=tuple(
                 delivery for delivery in deliveries.value or () if all(map(viewer.sees, delivery.dag_ids))
@@ -284,6 +291,14 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
         )
 
     return await run_in_threadpool(answer)
+
+
+async def _rows_for(refresh: LakeRefresh, lakes: Lakes, viewer: Viewer) -> Latest[TableSample | None] | None:
+    """Return rows of the table; None where the setting or the viewer's rights forbid them, and nothing is read."""
+    if not shows_rows():
+        return None
+    uri = table_asset(refresh.status.table, refresh.lake).uri
+    return await lakes.rows(refresh) if await run_in_threadpool(viewer.reads_asset, uri) else None
 
 
 def _drawn(refresh: LakeRefresh, history: Sequence[PastGeneration], details: RefreshDetails | None) -> dict[str, Any]:

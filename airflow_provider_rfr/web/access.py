@@ -7,12 +7,20 @@ from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AssetDetails,
+    ConnectionDetails,
+    DagAccessEntity,
+    DagDetails,
+)
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
+from airflow.models.asset import AssetModel
 from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
 from fastapi import Depends
+from sqlalchemy import select
 
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 
@@ -41,6 +49,15 @@ class Viewer:
     def reads_assets(self) -> bool:
         """Tell whether the user may read assets, and so sees items that belong to no DAG: tables are assets."""
         return bool(self._manager.is_authorized_asset(method="GET", user=self._user))
+
+    def reads_asset(self, uri: str) -> bool:
+        """Tell whether the user may read this asset, and not only assets in general."""
+        with create_session() as session:
+            asset_id = session.scalar(select(AssetModel.id).where(AssetModel.uri == uri))
+        details = None if asset_id is None else AssetDetails(id=str(asset_id))
+        return self.reads_assets and bool(
+            self._manager.is_authorized_asset(method="GET", details=details, user=self._user)
+        )
 
     @cached_property
     def sees_all_dags(self) -> bool:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.lake.catalog import LakeSettings
+    from airflow_provider_rfr.lake.sample import TableSample
     from airflow_provider_rfr.refresh.inspection import RefreshDetails
     from airflow_provider_rfr.refresh.state import TableStatus
     from airflow_provider_rfr.store.deliveries import Delivery
@@ -231,6 +232,11 @@ class Lakes:
         key = ("details", refresh.lake, refresh.status.ledger, whose)
         return await self.shared(key, partial(self._read_details, refresh))
 
+    async def rows(self, refresh: LakeRefresh) -> Latest[TableSample | None]:
+        """Return rows of the refreshed table; whoever calls this has asked for the right to them."""
+        table = refresh.status.table
+        return await self.shared(("rows", refresh.lake, table), partial(self._read_rows, refresh.lake, table), 30.0)
+
     async def webhooks(self, refresh: LakeRefresh) -> Latest[tuple[Delivery, ...]]:
         """Return deliveries about the refresh's publish."""
         header = refresh.status.header
@@ -290,6 +296,13 @@ class Lakes:
 
         catalog = self.catalog(lake)
         return tuple(map(_showable, with_tasks(statuses(catalog), partial(read_again, catalog))))
+
+    def _read_rows(self, lake: str, table: str) -> TableSample | None:
+        from airflow_provider_rfr.lake.catalog import load_table
+        from airflow_provider_rfr.lake.sample import sample_of
+
+        loaded = load_table(self.catalog(lake), table)
+        return None if loaded is None else sample_of(loaded)
 
     def _read_details(self, refresh: LakeRefresh) -> RefreshDetails | None:
         from airflow_provider_rfr.refresh.inspection import read_details

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from sqlalchemy.exc import OperationalError
@@ -22,6 +23,8 @@ from airflow_provider_rfr.cli import common
 from airflow_provider_rfr.cli import refresh as commands
 from airflow_provider_rfr.exceptions import DamagedLedgerError, LedgerError
 from airflow_provider_rfr.hooks import tasks
+from airflow_provider_rfr.lake import sample
+from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh import inspection
 from airflow_provider_rfr.refresh.follow import Bar
@@ -141,6 +144,23 @@ def test_each_attempt_is_shown_with_its_run_and_its_try(lake: Lake, rfr: Rfr) ->
     assert oldest.endswith("SourceError: 503")
     attempts = rfr("show", NAME, "--json").json["attempt_list"]
     assert [(attempt["epoch"], attempt["try_number"]) for attempt in attempts] == [(2, 2), (1, 1)]
+
+
+def test_rows_of_the_table_are_shown_where_the_setting_says_so(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, rfr: Rfr
+) -> None:
+    rows = pa.table({"id": [1], "name": [CANARY], "api_key": [f"{CANARY}-2"]})
+    begun(lake.catalog)
+    create_table(lake.catalog, NAME, rows.schema).append(rows)
+    assert CANARY not in rfr("show", NAME).out + rfr("show", NAME, "--json").out
+    monkeypatch.setenv("AIRFLOW__RFR__SHOW_ROWS", "True")
+    lines = rfr("show", NAME).out.splitlines()
+    head, row, hidden = lines[lines.index("Rows") + 1 :][:3]
+    assert (head.split(), row.split()) == (["ID", "NAME"], ["1", CANARY])
+    assert hidden == "Not read because of their names: api_key"
+    assert rfr("show", NAME, "--json").json["sample"]["rows"] == [["1", CANARY]]
+    monkeypatch.setattr(sample, "sample_of", lambda table: 1 / 0)
+    assert "The rows of the table can't be read: ZeroDivisionError" in rfr("show", NAME).out.splitlines()
 
 
 def test_texts_of_a_source_do_not_steer_the_terminal(lake: Lake, rfr: Rfr) -> None:

@@ -12,12 +12,16 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from airflow.models.asset import AssetModel
+from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pyiceberg.catalog import Catalog
+from sqlalchemy import delete
 
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 from airflow_provider_rfr.exceptions import CatalogError
+from airflow_provider_rfr.lake import sample
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
@@ -260,6 +264,75 @@ def test_a_refresh_shows_how_many_copies_of_its_table_are_kept(login: Login, cat
     create_table(catalog, "raw.orders", rows.schema, properties=TABLE_PROPERTIES).append(rows)
     read_page(begun(catalog, "raw.orders", partitions=1, **TASK))
     assert "; snapshots: 1, at most 24 replaced copies are kept" in login("owner").get(REFRESH).text
+
+
+def test_rows_of_the_table_are_read_only_where_a_setting_and_the_viewer_s_rights_allow_it(
+    login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"id": [1], "name": [CANARY], "api_key": [f"{CANARY}-2"]})
+    create_table(catalog, "raw.orders", rows.schema).append(rows)
+    read_page(begun(catalog, "raw.orders", partitions=1, **TASK), snapshot_id=1)
+    read = []
+    sample_of = sample.sample_of
+    monkeypatch.setattr(sample, "sample_of", lambda table: read.append(table) or sample_of(table))
+    off = login("owner").get(REFRESH).text
+    assert CANARY not in off
+    assert 'id="rows"' not in off
+    monkeypatch.setenv("AIRFLOW__RFR__SHOW_ROWS", "True")
+    with monkeypatch.context() as patch:
+        patch.setattr(PickyManager, "is_authorized_asset", lambda *_args, **_values: False)
+        denied = login("viewer").get(REFRESH).text
+        assert "raw.orders" in denied
+        assert CANARY not in denied
+    assert not read, "neither for a page without the setting, nor for a viewer without the right"
+    shown = login("owner").get(REFRESH).text
+    assert f"<td>{CANARY}</td>" in shown
+    assert f"{CANARY}-2" not in shown
+    assert "Not read because of their names: api_key." in shown
+
+
+def test_the_right_to_assets_is_asked_for_the_table_s_own(
+    application: FastAPI, login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with create_session() as session:
+        asset = AssetModel(name="orders", uri="rfr://lake/raw/orders", group="asset")
+        session.add(asset)
+        session.flush()
+        number = str(asset.id)
+
+    def refused(_: Any, *, details: Any = None, **_values: Any) -> bool:
+        return details is None or details.id != number
+
+    monkeypatch.setattr(PickyManager, "is_authorized_asset", refused)
+    try:
+        viewer = access.Viewer(None)
+        assert viewer.reads_assets
+        assert not viewer.reads_asset("rfr://lake/raw/orders")
+        assert viewer.reads_asset("rfr://lake/raw/others")
+    finally:
+        with create_session() as session:
+            session.execute(delete(AssetModel).where(AssetModel.uri == "rfr://lake/raw/orders"))
+
+
+def test_a_table_whose_rows_can_not_be_read_or_that_has_none_says_so(
+    login: Login, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RFR__SHOW_ROWS", "True")
+    rows = pa.table({"id": [1]})
+    for name in ("raw.new", "raw.empty", "raw.broken"):
+        begun(catalog, name, **TASK)
+    create_table(catalog, "raw.empty", rows.schema)
+    create_table(catalog, "raw.broken", rows.schema).append(rows)
+    for file in (tmp_path / "warehouse").rglob("broken/data/*.parquet"):
+        file.unlink()
+    owner = login("owner")
+    for name, sentence in (
+        ("new", "The first publish creates the table."),
+        ("empty", "The table has no rows."),
+        ("broken", "The rows of the table can&#39;t be read now: FileNotFoundError"),
+    ):
+        page = owner.get(REFRESH.replace("orders", name)).text
+        assert sentence in page.partition('id="rows"')[2], name
 
 
 def test_a_target_that_can_not_be_read_hides_nothing_of_its_refresh(
