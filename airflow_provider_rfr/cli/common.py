@@ -92,11 +92,20 @@ def _check_texts(args: Namespace) -> None:
 
 def lake_of(args: Namespace) -> Catalog:
     """Return the catalog of the lake that ``--lake-conn-id`` names."""
+    _import_pyarrow()
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.lake.catalog import open_catalog
 
     settings = LakeHook(args.lake_conn_id).get_lake_settings()
     return answered(lambda: open_catalog(settings))
+
+
+def _import_pyarrow() -> None:
+    """Import PyArrow without pandas, which it would import as well and which no command on a lake needs."""
+    from airflow_provider_rfr.refresh.cluster import without_pandas
+
+    with without_pandas():
+        import pyarrow.dataset  # noqa: F401
 
 
 def config_of(path: Path) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -421,3 +422,12 @@ def test_a_damaged_ledger_is_named_with_its_remedy_and_can_be_dropped(lake: Lake
     assert not caught.value.retryable
     ledger.drop()
     assert LedgerTable.load(lake.catalog, NAME) is None
+
+
+def test_a_command_that_opens_a_lake_does_not_import_pandas() -> None:
+    program = (
+        "import sys; from airflow_provider_rfr.cli import common; common._import_pyarrow();"
+        "import pyarrow, airflow_provider_rfr.refresh.inspection, airflow_provider_rfr.lake.sample;"
+        "pyarrow.array([1]); sys.exit('pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
