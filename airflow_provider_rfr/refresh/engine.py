@@ -229,7 +229,7 @@ class Refresh:
             self._mark_published(outcome)
         if decision.opening is Opening.NEW:
             slices = (stream_slice.partition for stream_slice in unique_slices(self._stream, self._changed_slices()))
-            book = self.ledger.open_generation(
+            return self.ledger.open_generation(
                 ((self._stream.partition_key(stream_slice), stream_slice) for stream_slice in slices),
                 read_fingerprint=prints.read,
                 publish_fingerprint=prints.publish,
@@ -237,9 +237,6 @@ class Refresh:
                 labels={**self._labels(), "base_state": base, "fixed_window": window and str(window)},
                 describe=None if self._sync is None else self._sync.span_of,
             )
-            # Of the requests that list the partitions.
-            self.ledger.note_retried(self._stream.context.retried.counts())
-            return book
         assert header is not None
         if decision.opening is Opening.PUBLISHED:
             self.figures.already_published = True
@@ -349,6 +346,8 @@ class Refresh:
         return book
 
     def _read(self, book: PartitionBook) -> None:
+        # Of the driver's own requests, which list the partitions.
+        self.ledger.note_retried(self._stream.context.retried.counts())
         reader = StreamReader(
             self.ledger,
             book,

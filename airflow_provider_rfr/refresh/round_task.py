@@ -173,23 +173,7 @@ def run_round_task(
     with _borrowed_stream(task) as stream:
         retried = RetriedErrors()
         writer = FlushWriter(task.store, task.folder, task.label, list(adopted.files), task.infers, retried)
-        token_at = stream.token_at if stream.addressable else None
-        scheduler = Scheduler(
-            [
-                Chain(
-                    work,
-                    token_at,
-                    on_repeated_page=task.on_repeated_page,
-                    page_size=stream.page_size,
-                    max_empty_pages=stream.max_empty_pages,
-                )
-                for work in task.partitions
-            ],
-            window=task.limits.threads,
-            max_bytes=task.limits.bytes,
-            on_source_change=task.on_source_change,
-            secrets=secret_values(task.source.get("secrets")),
-        )
+        scheduler = _scheduler_of(task, stream)
         flusher = Flusher(writer, scheduler, read_seconds=task.limits.read_seconds, read_pages=task.limits.read_pages)
         flusher.start()
         reading = _Reading(task, stream, scheduler, flusher, budget, closing or threading.Event())
@@ -204,6 +188,26 @@ def run_round_task(
         tuple(by_ordinal.values()),
         scheduler.figures + adopted.figures,
         retried=Counter(retried.counts()) + Counter(adopted.retried),
+    )
+
+
+def _scheduler_of(task: RoundTask, stream: PagedStream) -> Scheduler:
+    token_at = stream.token_at if stream.addressable else None
+    return Scheduler(
+        [
+            Chain(
+                work,
+                token_at,
+                on_repeated_page=task.on_repeated_page,
+                page_size=stream.page_size,
+                max_empty_pages=stream.max_empty_pages,
+            )
+            for work in task.partitions
+        ],
+        window=task.limits.threads,
+        max_bytes=task.limits.bytes,
+        on_source_change=task.on_source_change,
+        secrets=secret_values(task.source.get("secrets")),
     )
 
 

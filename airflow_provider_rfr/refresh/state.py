@@ -253,6 +253,7 @@ class LedgerHeader:
             # With the pages that the header does not name before they are adopted.
             before = replace(self.as_attempt, pages=header.pages - self.found_pages)
             earlier = (before, *earlier)[:_KEPT_PAST]
+            header = replace(header, try_number=changes.get("try_number"))
         return replace(
             header,
             error=error,

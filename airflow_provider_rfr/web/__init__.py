@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.inspection import RefreshDetails
     from airflow_provider_rfr.refresh.past import PastGeneration
     from airflow_provider_rfr.web.access import Viewer
-    from airflow_provider_rfr.web.lakes import LakeRefresh, Latest
+    from airflow_provider_rfr.web.lakes import LakeRefresh, Latest, Snapshot
 
 PREFIX: Final = "/rfr"
 _POLICY: Final = (
@@ -255,13 +255,7 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
 async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, run_id: str = "") -> Response:
     lakes: Lakes = request.app.state.lakes
     snapshot = await lakes.snapshot()
-    refresh = next(
-        (refresh for refresh in snapshot.refreshes if (refresh.lake, refresh.status.ledger) == (lake, ledger)), None
-    )
-    if refresh is None or not await run_in_threadpool(viewer.sees, dag_of(refresh)):
-        # The problem first: a catalog that is away, or that is being read for the first time, has no refreshes.
-        problems = await run_in_threadpool(viewer.sentences_of, snapshot.problems)
-        raise HTTPException(503 if problems else 404, " ".join([*problems, _NO_REFRESH]))
+    refresh = await _visible(snapshot, viewer, lake, ledger)
     details, deliveries, rows = await asyncio.gather(
         lakes.details(refresh), lakes.webhooks(refresh), _rows_for(refresh, lakes, viewer)
     )
@@ -291,6 +285,21 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
         )
 
     return await run_in_threadpool(answer)
+
+
+async def _visible(snapshot: Snapshot, viewer: Viewer, lake: str, ledger: str) -> LakeRefresh:
+    """Return the refresh of a ledger, as far as the viewer may see it.
+
+    :raises HTTPException: there is none, or the viewer may not see it
+    """
+    refresh = next(
+        (refresh for refresh in snapshot.refreshes if (refresh.lake, refresh.status.ledger) == (lake, ledger)), None
+    )
+    if refresh is not None and await run_in_threadpool(viewer.sees, dag_of(refresh)):
+        return refresh
+    # The problem first: a catalog that is away, or that is being read for the first time, has no refreshes.
+    problems = await run_in_threadpool(viewer.sentences_of, snapshot.problems)
+    raise HTTPException(503 if problems else 404, " ".join([*problems, _NO_REFRESH]))
 
 
 async def _rows_for(refresh: LakeRefresh, lakes: Lakes, viewer: Viewer) -> Latest[TableSample | None] | None:

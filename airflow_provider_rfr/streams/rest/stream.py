@@ -101,6 +101,7 @@ class RestStream(ParentStream):
         variables: Mapping[str, Any],
         fingerprint: Mapping[str, Any],
         source: Callable[[], Mapping[str, Any]],
+        api_host: str | None,
     ) -> None:
         self.name = name
         self.primary_key = definition.primary_key
@@ -128,6 +129,7 @@ class RestStream(ParentStream):
         self._variables = variables
         self._fingerprint = fingerprint
         self._source = source
+        self.api_host = api_host
         self._skips = SkipGuard(requester.handler.max_skipped_pages)
 
     def source_for_executors(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -345,7 +347,7 @@ class _SourceBuilder:
         read = None if stream.incremental is None else stream.incremental.bind(public.at("incremental"), router)
         slice_fields = router.slice_fields if read is None else read.slice_fields
         records = (stream.records or Records()).bind(public.at("records"), slice_fields)
-        built = RestStream(
+        return RestStream(
             name,
             stream,
             requester=self._requester(stream, private, base_url, hosts, paginator, records),
@@ -360,9 +362,8 @@ class _SourceBuilder:
             variables={"config": public.config},
             fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
             source=self._source,
+            api_host=bare_host(base_url),
         )
-        built.api_host = bare_host(base_url)
-        return built
 
     def _source(self) -> dict[str, Any]:
         """Return the source from which another process builds the built streams and no others; it holds secrets."""
