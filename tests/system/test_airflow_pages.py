@@ -48,7 +48,8 @@ def axe() -> str:
 
 @pytest.fixture(scope="module")
 def url(stack: Story) -> Iterator[str]:
-    with api_server(stack.airflow, {"owner": "admin", "viewer": "viewer"}) as server:
+    people = {"owner": "admin", "viewer": "viewer"}
+    with api_server(stack.airflow, people, AIRFLOW__RFR__SHOW_ROWS="True") as server:
         yield server
 
 
@@ -129,8 +130,16 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
         row.get_by_role("link", name="raw.looked_at").click()
         expect(frame.locator("polyline")).to_have_count(1)
         expect(frame.locator("line.attempt")).to_have_count(1)
+        logs = frame.locator("#attempts + table [data-label=Log] a")
+        expect(logs).to_have_text(["refresh, try 2", "refresh, try 1"])
+        log = logs.last.get_attribute("href")
+        assert log == f"/dags/{DAG}/runs/looked_at/tasks/refresh?try_number=1"
+        expect(frame.locator(".scroll tbody tr")).to_have_count(10)
         story.succeed(DAG, "looked_at")
         story.assert_whole("raw.looked_at")
+        owner.goto(f"{url}{log}")
+        expect(owner.get_by_text("looked_at").first).to_be_visible()
+        assert owner.url.endswith("?try_number=1")
         tab = framed(owner, url, f"dags/{DAG}/runs/looked_at/tasks/refresh/plugin/rfr_of_task")
         expect(tab.get_by_role("heading", name="raw.looked_at")).to_be_visible()
         tab.get_by_role("link", name="Load with other settings").click()
