@@ -37,14 +37,13 @@ def check_counts(value: Any) -> dict[str, int]:
     return dict(value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Summary:
-    """Facts of something that ended, as a data class that can be written as JSON."""
-
-    __slots__ = ()
+    """Facts of something that ended, which can be written as JSON."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields without those that are None."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # data class
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: value.isoformat() if isinstance(value, datetime) else value
             for name, value in values.items()

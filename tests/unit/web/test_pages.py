@@ -17,6 +17,7 @@ from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 from sqlalchemy import delete
 
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
@@ -274,7 +275,12 @@ def test_rows_of_the_table_are_read_only_where_a_setting_and_the_viewer_s_rights
     read_page(begun(catalog, "raw.orders", partitions=1, **TASK), snapshot_id=1)
     read = []
     sample_of = sample.sample_of
-    monkeypatch.setattr(sample, "sample_of", lambda table: read.append(table) or sample_of(table))
+
+    def counted(table: Table) -> sample.TableSample:
+        read.append(table)
+        return sample_of(table)
+
+    monkeypatch.setattr(sample, "sample_of", counted)
     off = login("owner").get(REFRESH).text
     assert CANARY not in off
     assert 'id="rows"' not in off
