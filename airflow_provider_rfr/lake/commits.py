@@ -15,7 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    TableAlreadyExistsError,
+    ValidationException,
+)
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import CreateTableTransaction, Transaction
 from pyiceberg.table.snapshots import Operation, Summary
@@ -44,6 +49,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _REFUSALS = (CommitFailedException, ValidationException, TableAlreadyExistsError)
+_INVALID = (ValueError, BadRequestError)
+"""Refusals of a snapshot whose sequence number is no longer the next one: a commit on another branch, or one that was
+rolled back, passes the requirements and takes the number."""
 _TRIES = 12
 _LOOKS = 4
 """How often a table is loaded, at most, to find out whether a commit landed."""
@@ -150,23 +158,23 @@ def commit_strictly(transaction: Transaction) -> None:
     try:
         transaction.commit_transaction()
     except Exception as error:
-        if _has_landed(transaction, updates, expected):
+        now = _load_again(transaction)
+        if _has_landed(transaction, updates, expected, now):
             log.info("%s: the commit landed, though its answer was an error: %s", _name_of(transaction), error)
             return
         # Without a refusal, a slow catalog may still make this commit, so its manifests have to stay.
-        if not isinstance(error, _REFUSALS):
+        if not isinstance(error, _REFUSALS) and not (isinstance(error, _INVALID) and _is_outnumbered(transaction, now)):
             raise
         for producer in producers:
             producer._clean_all_uncommitted()
         raise CommitConflictError(str(error)) from error
 
 
-def _has_landed(transaction: Transaction, updates: Sequence[TableUpdate], expected: TableMetadata) -> bool:
-    """Load the transaction's table, and return whether it has the updates.
+def _load_again(transaction: Transaction) -> Table | None:
+    """Load the transaction's table as it is now; return None if it is gone.
 
     :raises CatalogError: the table can't be loaded
     """
-    table = transaction._table
     # A catalog that lost an answer may be away for some seconds, and without a look nobody knows what became of the
     # commit.
     load = Retrying(
@@ -175,7 +183,19 @@ def _has_landed(transaction: Transaction, updates: Sequence[TableUpdate], expect
         wait=wait_random_exponential(multiplier=0.5, max=4.0),
         reraise=True,
     )
-    now = load(load_table, table.catalog, _name_of(transaction))
+    return load(load_table, transaction._table.catalog, _name_of(transaction))
+
+
+def _is_outnumbered(transaction: Transaction, now: Table | None) -> bool:
+    """Tell whether somebody has made a snapshot, on whatever branch, since the transaction's table was loaded."""
+    return now is not None and now.metadata.last_sequence_number > transaction._table.metadata.last_sequence_number
+
+
+def _has_landed(
+    transaction: Transaction, updates: Sequence[TableUpdate], expected: TableMetadata, now: Table | None
+) -> bool:
+    """Tell whether the transaction's table, as it is now, has the updates."""
+    table = transaction._table
     # Another uuid: somebody dropped the table, and another one has its name.
     if now is None or now.metadata.table_uuid != expected.table_uuid:
         return False

@@ -155,8 +155,12 @@ class TargetTable:
         return side_files(lambda: self._begin()[0]._table if self._table is None else self._table)
 
     def reader(self) -> TableReader:
-        """Return the reader of the table's data files, in the columns that :meth:`prepare` planned."""
+        """Return the reader of the table's data files, in the columns that :meth:`prepare` planned.
+
+        :raises TargetChangedError: the table has other columns now, or more of them
+        """
         transaction, _ = self._begin()
+        self._check_layout(transaction.table_metadata, may_have_more=False)
         return TableReader.of(transaction.table_metadata, transaction._table.io)
 
     def live_files(self) -> list[FileScanTask]:
@@ -266,17 +270,19 @@ class TargetTable:
         if evolution.changes:
             log.info("%s: the schema changed: %s", self.name, evolution)
 
-    def _check_layout(self, now: TableMetadata) -> None:
+    def _check_layout(self, now: TableMetadata, *, may_have_more: bool = True) -> None:
         """Check that the table still has the columns and the partitioning that files were written for.
 
+        :param may_have_more: whether it may have got more columns: in files without them they read as NULL, which is
+            wrong for rows that are moved from other files
         :raises TargetChangedError: it has not
         """
         planned = self._layout
         assert planned is not None
-        # Files name columns by the ids of the first commit. A column that others added meanwhile is no conflict: in
-        # files without it, it reads as NULL.
+        # Files name columns by the ids of the first commit.
         by_id = {column.field_id: column for column in now.schema().fields}
         same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
+        same = same and (may_have_more or len(by_id) == len(planned.schema.fields))
         if not same or now.spec().fields != planned.spec.fields:
             raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
 

@@ -214,6 +214,38 @@ def test_a_commit_behind_another_one_is_refused_and_leaves_no_manifest(
     assert table.scan().to_arrow().num_rows == 6
 
 
+def on_a_branch(method: Callable[..., Any], catalog: Catalog, table: Table, *arguments: Any) -> Any:
+    """Let a commit of somebody else on another branch come first, which leaves the main branch as it was."""
+    other = catalog.load_table(".".join(table.name()))
+    snapshot = other.current_snapshot()
+    assert snapshot is not None
+    other.manage_snapshots().create_branch(snapshot.snapshot_id, "audit").commit()
+    other.append(other.scan().to_arrow(), branch="audit")
+    return method(catalog, table, *arguments)
+
+
+def rolled_back(method: Callable[..., Any], catalog: Catalog, table: Table, *arguments: Any) -> Any:
+    """Let somebody else commit and roll that back, which leaves the main branch as it was."""
+    other = catalog.load_table(".".join(table.name()))
+    before = other.current_snapshot()
+    assert before is not None
+    other.append(other.scan().to_arrow())
+    other.manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
+    return method(catalog, table, *arguments)
+
+
+@pytest.mark.parametrize("first", [on_a_branch, rolled_back])
+def test_a_snapshot_of_others_that_main_does_not_show_is_a_conflict(
+    settings: LakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Callable[..., Any]
+) -> None:
+    catalog = open_catalog(settings)
+    commit = KINDS["target: replace"].prepare(catalog, STRICT_NAME)
+    once(monkeypatch, catalog, first)
+    with pytest.raises(CommitConflictError):
+        commit()
+    assert metadata_files(tmp_path) == metadata_of(catalog.load_table(STRICT_NAME))
+
+
 def test_nothing_is_deleted_where_nobody_can_say_whether_the_commit_landed(
     settings: LakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

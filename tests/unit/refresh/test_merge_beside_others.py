@@ -23,10 +23,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
+from pyiceberg.types import StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import merge
+from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
 from tests.kill_points import intercept
 from tests.unit.messages import raises
 from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
@@ -125,6 +127,37 @@ def test_rows_that_others_delete_between_two_tries_stay_deleted(shop: Shop, monk
     assert len(tries) == 2
     assert (counted(figures), figures.rows) == ({"updated": 2, "unchanged": 1}, 3)
     assert shop.rows() == [(1, "changed"), (3, "changed"), (4, "x")]
+
+
+def fill_new_column(shop: Shop) -> None:
+    """Add a column as another engine does, with a value in each row."""
+    with shop.table.update_schema() as update:
+        update.add_column("category", StringType())
+    rows = shop.table.scan().to_arrow()
+    place = rows.column_names.index("category")
+    shop.table.overwrite(rows.set_column(place, "category", pa.array(["gold"] * len(rows))))
+
+
+@pytest.mark.parametrize("place", ["the plan", "the commit"])
+def test_rows_keep_the_values_of_a_column_that_others_add_before(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    begun(shop, 4)
+    shop.change(1, 10, "changed")
+    if place == "the commit":
+        before_the_first_try(monkeypatch, lambda: fill_new_column(shop))
+    else:
+        writes = [lambda: fill_new_column(shop)]
+
+        def fill(*_: Any) -> None:
+            if writes:
+                writes.pop()()
+
+        intercept(ChangesPublisher, "_merge_and_commit", before=fill, put=monkeypatch.setattr)
+    assert counted(shop.sync())["updated"] >= 1
+    rows = shop.table.scan(selected_fields=("id", "value", "category")).to_arrow().to_pylist()
+    values = {row["id"]: (row["value"], row["category"]) for row in rows}
+    assert (values[0], values[2], values[1][0]) == (("x", "gold"), ("x", "gold"), "changed")
 
 
 @pytest.mark.parametrize("path", ["id", "place.code", "updated_at"])
