@@ -15,7 +15,7 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
@@ -54,6 +54,7 @@ class Cursor:
     :ivar pages: number of the last page, 0 before the first
     :ivar token: JSON of the next page's token, None for the first page
     :ivar records: records on the chain
+    :ivar fetched_at: when the last page was fetched, in microseconds since 1970
     """
 
     chain: int = 0
@@ -61,6 +62,7 @@ class Cursor:
     token: str | None = None
     complete: bool = False
     records: int = 0
+    fetched_at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ class Chain:
         self.number = work.cursor.chain
         self.pages = work.cursor.pages
         self.records = work.cursor.records
+        self.fetched_at = work.cursor.fetched_at
         self.token = decode_token(work.cursor.token)
         self.overlap: OverlapCheck | None = state.overlap
         self.restarts = state.restarts
@@ -317,7 +320,8 @@ class Chain:
 
     def progress(self) -> PartitionProgress:
         """Return the chain's position, as far as its rows were delivered."""
-        cursor = Cursor(self.number, self.pages, encode_token(self.token), self.complete, self.records)
+        token = encode_token(self.token)
+        cursor = Cursor(self.number, self.pages, token, self.complete, self.records, self.fetched_at)
         state = ChainState(
             self._seen.tobytes(), self.overlap, self.restarts, asked=self._guard.asked, streak=self._guard.streak
         )
@@ -347,8 +351,12 @@ class Chain:
         is_repeat = self._repeats_last(row)
         if self._is_repeated(row):
             return None
+        if row.fetched_at <= self.fetched_at:
+            # Of equal versions of a record the later page's wins, also where pages were read ahead or by other clocks.
+            row = replace(row, fetched_at=self.fetched_at + 1)
         self.pages = row.page
         self.records += row.record_count
+        self.fetched_at = row.fetched_at
         self._delivered = True
         self.complete = row.complete
         self.token = decode_token(row.token_out)

@@ -162,11 +162,12 @@ def cursors_of(table: pa.Table) -> dict[int, Cursor]:
     live = chain == chain[last][place]
     records = np.bincount(place, weights=table["record_count"].to_numpy() * live, minlength=len(last))
     ends = table.select(["token_out", "complete"]).take(pa.array(last))
+    times = table["fetched_at"].cast("int64").to_numpy()[last].tolist()
     positions = (values[last].tolist() for values in (ordinal, chain, page))
-    columns = (*positions, ends["token_out"].to_pylist(), ends["complete"].to_pylist(), records.tolist())
+    columns = (*positions, ends["token_out"].to_pylist(), ends["complete"].to_pylist(), records.tolist(), times)
     return {
-        number: Cursor(chain_number, pages, token, complete, int(count))
-        for number, chain_number, pages, token, complete, count in zip(*columns, strict=True)
+        number: Cursor(chain_number, pages, token, complete, int(count), time)
+        for number, chain_number, pages, token, complete, count, time in zip(*columns, strict=True)
         if pages
     }
 
@@ -308,7 +309,8 @@ def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list
 def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Cursor] | None:
     """Return the cursors behind the rows of one file; None if a row does not continue its partition."""
     moved: dict[int, Cursor] = {}
-    for row in table.to_pylist():
+    times = table["fetched_at"].cast("int64").to_pylist()
+    for row, time in zip(table.to_pylist(), times, strict=True):
         ordinal, chain, page, token = row["partition_ordinal"], row["chain"], row["page"], row["token_in"]
         cursor = moved.get(ordinal) or cursors.get(ordinal)
         if cursor is None:
@@ -318,7 +320,7 @@ def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Curs
         if not is_restart and (cursor.complete or not is_next):
             return None
         records = row["record_count"] + (0 if is_restart else cursor.records)
-        moved[ordinal] = Cursor(chain, page, row["token_out"], bool(row["complete"]), records)
+        moved[ordinal] = Cursor(chain, page, row["token_out"], bool(row["complete"]), records, time)
     return moved
 
 

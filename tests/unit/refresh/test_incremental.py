@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from pyiceberg.types import StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import read_state
-from airflow_provider_rfr.refresh import merge, merge_task
+from airflow_provider_rfr.refresh import merge, merge_task, pages
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.merge_task import SearchTask
 from airflow_provider_rfr.refresh.publish import Publisher
@@ -190,6 +192,20 @@ def test_of_equal_cursors_in_a_page_the_last_record_counts(shop: Shop) -> None:
     shop.config = {"page_size": 10}
     assert counted(shop.sync()) == {"updated": 2, "deleted": 1, "older_versions": 4}
     assert shop.rows() == [(1, "again"), (2, "a")]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_of_equal_cursors_the_later_page_counts_whatever_the_clock_says(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    begun(shop)
+    shop.config = {"page_size": 1}
+    for number in range(4):
+        shop.change(1, 10, f"version {number}")
+    calls = count()
+    monkeypatch.setattr(pages, "time", SimpleNamespace(time_ns=lambda: (100 - next(calls)) * 1_000_000))
+    shop.sync(full=full)
+    assert dict(shop.rows())[1] == "version 3"
 
 
 def test_append_without_a_key_takes_nulls_nested_values_and_equal_rows(shop: Shop) -> None:
