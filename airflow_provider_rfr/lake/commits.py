@@ -188,7 +188,8 @@ def _load_again(transaction: Transaction) -> Table | None:
 
 def _is_outnumbered(transaction: Transaction, now: Table | None) -> bool:
     """Tell whether somebody has made a snapshot, on whatever branch, since the transaction's table was loaded."""
-    return now is not None and now.metadata.last_sequence_number > transaction._table.metadata.last_sequence_number
+    known = {snapshot.snapshot_id for snapshot in transaction._table.metadata.snapshots}
+    return now is not None and any(snapshot.snapshot_id not in known for snapshot in now.metadata.snapshots)
 
 
 def _has_landed(
