@@ -1,7 +1,8 @@
 """PyIceberg's FileIO on PyArrow, which reaches every object store without further packages.
 
 Azure's full addresses name the account, which PyIceberg 0.12 reads only with another FileIO, on adlfs. Google's client
-repeats what a silent or missing server does not answer for fifteen minutes, each time.
+repeats what a silent or missing server does not answer for fifteen minutes, each time. The module also corrects how
+PyIceberg reads and writes nulls (:mod:`.projection`), because every table of :func:`.open_catalog` needs it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from airflow_provider_rfr.lake import projection  # noqa: F401
 
 _AZURE: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _GOOGLE: Final = frozenset({"gs", "gcs"})

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
@@ -42,6 +42,7 @@ from airflow_provider_rfr.lake.commits import (
 )
 from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.projection import ArrowScan
 from airflow_provider_rfr.lake.row_changes import CHANGES_KEY, read_changes, read_deleted
 from airflow_provider_rfr.lake.side_files import SideFileError
 from airflow_provider_rfr.lake.target import GENERATION_KEY, LEDGER_KEY

@@ -83,7 +83,8 @@ class TableReader:
         """Yield the rows of a file in its order, some at a time."""
         # Imported here: this module of PyIceberg takes longer to import than all others together.
         from pyiceberg.expressions import AlwaysTrue
-        from pyiceberg.io.pyarrow import ArrowScan
+
+        from airflow_provider_rfr.lake.projection import ArrowScan
 
         scan, shape = ArrowScan(self.metadata, self.io, columns, AlwaysTrue()), self._arrow(columns)
         for batch in scan.to_record_batches([file]):
