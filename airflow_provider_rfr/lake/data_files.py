@@ -211,7 +211,7 @@ def _split_by_partition(
         path = layout.schema.find_column_name(item.source_id) or ""
         outer, *inner = [path] if path in shaped.column_names else path.split(".")
         column = pc.struct_field(shaped.column(outer), inner) if inner else shaped.column(outer)
-        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        encoded = storage_of(column.combine_chunks()).dictionary_encode(null_encoding="encode")
         distinct = encoded.dictionary
         if pa.types.is_temporal(distinct.type):
             distinct = distinct.view(pa.int32() if distinct.type.bit_width == 32 else pa.int64())
@@ -326,6 +326,11 @@ def _cast_map(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool)
     items = _cast(whole.items, wanted.item_type, f"{path}.value", by_name=by_name)
     entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
     return pa.Array.from_buffers(wanted, len(whole), whole.buffers()[:2], whole.null_count, children=[entries])
+
+
+def storage_of(array: pa.Array) -> pa.Array:
+    """Return the values as Arrow stores them: its functions take no extension type, such as that of uuids."""
+    return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
 
 
 def _is_list(kind: pa.DataType) -> bool:

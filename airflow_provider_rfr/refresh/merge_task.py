@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform, load_file
+from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform, load_file, storage_of
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
 from airflow_provider_rfr.lake.table_reader import TableReader
@@ -91,7 +91,7 @@ class KeyRules:
 
     def key_columns(self, rows: pa.Table) -> list[pa.Array]:
         """Return the columns of the key."""
-        return [column_at(rows, path).combine_chunks() for path in self.paths]
+        return [storage_of(column_at(rows, path).combine_chunks()) for path in self.paths]
 
     def keys(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return a value for each row that is equal for equal keys alone, and that can be sorted; never null."""
@@ -513,6 +513,7 @@ def _equal_values(old: pa.Array, new: pa.Array) -> _Mask:
     if pa.types.is_nested(old.type):
         pairs: Iterable[tuple[Any, Any]] = zip(old.to_pylist(), new.to_pylist(), strict=True)
         return np.fromiter((first == second for first, second in pairs), bool, len(old))
+    old, new = storage_of(old), storage_of(new)
     same = pc.equal(old, new).fill_null(False)
     if pa.types.is_floating(old.type):
         same = pc.or_(same, pc.and_(pc.is_nan(old), pc.is_nan(new)).fill_null(False))

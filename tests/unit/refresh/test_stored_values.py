@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
+from pyiceberg.types import IcebergType, UUIDType
 
+from airflow_provider_rfr.refresh.merge_task import KeyRules, equal_rows
 from tests.unit.refresh.changing_source import RECORDS
-from tests.unit.refresh.test_incremental import Shop, counted
+from tests.unit.refresh.test_incremental import Shop, begun, counted
 from tests.unit.refresh.test_incremental import shop as shop
 
 
@@ -52,3 +58,53 @@ def test_rows_beside_a_part_that_is_replaced_keep_a_null_list_of_objects(shop: S
     del RECORDS[:-1]
     shop.sync(full=True, replace_where="value = '2'")
     assert stored(shop, "items") == [(ITEMS,), (None,), (ITEMS,)]
+
+
+def add_column(shop: Shop, name: str, kind: IcebergType, values: Any) -> None:
+    """Let another writer add a column, and fill it in the rows by their ids."""
+    with shop.table.update_schema() as update:
+        update.add_column(name, kind)
+    rows = shop.table.scan().to_arrow().sort_by("id")
+    place = rows.schema.get_field_index(name)
+    shop.table.overwrite(
+        rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(name).type))
+    )
+
+
+UUIDS = [UUID(int=number).bytes for number in (3, 1, 2)]
+
+
+def test_a_merge_keeps_a_uuid_column_of_others(shop: Shop) -> None:
+    begun(shop)
+    add_column(shop, "other", UUIDType(), UUIDS)
+    shop.change(1, 10, "new")
+    assert counted(shop.sync())["updated"] >= 1
+    assert shop.table.scan().to_arrow().sort_by("id").to_pylist()[0]["other"] == UUID(bytes=UUIDS[0])
+
+
+def test_append_without_a_key_takes_a_table_with_a_uuid_column(shop: Shop) -> None:
+    shop.config = {"key": None, "deletes": False}
+    begun(shop, mode="append")
+    add_column(shop, "other", UUIDType(), [None] * 3)
+    assert counted(shop.sync("append")) == {"unchanged": 1}
+
+
+@pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(4)], ids=str)
+def test_rows_are_written_into_partitions_of_a_uuid(shop: Shop, transform: Transform[Any, Any]) -> None:
+    begun(shop)
+    add_column(shop, "other", UUIDType(), UUIDS)
+    with shop.table.update_spec() as update:
+        update.add_field("other", transform, "part")
+    shop.change(1, 10, "new")
+    shop.sync()
+    assert shop.rows() == [(0, "x"), (1, "new"), (2, "x")]
+
+
+def test_uuids_are_keys_and_are_compared() -> None:
+    rows = pa.table({"id": pa.array([*UUIDS, None], pa.uuid()), "n": [1, 2, 3, 4]})
+    for paths in ((("id",),), (("id",), ("n",))):
+        rules = KeyRules(paths, None, paths)
+        keys = rules.keys(rules.key_columns(rows))
+        assert len(keys.sort()) == len(keys.unique()) == 4
+    others = pa.table({"id": pa.array([*UUIDS[:2], None, None], pa.uuid()), "n": [1, 2, 3, 4]})
+    assert equal_rows(rows, others).tolist() == [True, True, False, True]
