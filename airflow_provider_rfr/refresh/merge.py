@@ -141,6 +141,7 @@ class Merge:
     """A merge of one batch.
 
     :ivar store: of the batch's files
+    :ivar sent: paths of the columns that the batch has, with or without a value
     :ivar files: rows by data file of the batch
     :ivar without: writes a data file of the batch again without the rows at these places; returns files in its place
     """
@@ -151,6 +152,7 @@ class Merge:
     rules: KeyRules
     target: FileTarget
     limits: MergeLimits
+    sent: frozenset[str]
     files: Mapping[str, StoredFile]
     without: Callable[[Sequence[tuple[str, Sequence[int]]]], list[StoredFile]]
     _hits: dict[_Content, Hits] = field(default_factory=dict)
@@ -275,7 +277,10 @@ class Merge:
             if name not in self._rewritten or self._rewritten[name][0] != digest
         ]
         keys = self.rules.paths
-        tasks = [RewriteTask(reader, self.batch.parts, self.target, tuple(groups[number]), keys) for number in wanted]
+        tasks = [
+            RewriteTask(reader, self.batch.parts, self.target, tuple(groups[number]), keys, self.sent)
+            for number in wanted
+        ]
         for number, result in zip(wanted, self.jobs.run(rewrite, tasks), strict=True):
             self._rewritten[names[number]] = digests[number], result
         return [(group, self._rewritten[name][1]) for group, name in zip(groups, names, strict=True)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform, load_file, storage_of
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
-from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
+from airflow_provider_rfr.lake.schemas import is_system_column
 from airflow_provider_rfr.lake.table_reader import TableReader
 from airflow_provider_rfr.refresh.cursor_values import comparable
 from airflow_provider_rfr.streams.incremental import CursorColumn
@@ -376,6 +376,7 @@ class RewriteTask:
 
     :ivar parts: of the batch
     :ivar keys: paths of the key's columns
+    :ivar sent: paths of the columns, and of fields inside them, that the batch has, with or without a value
     """
 
     reader: TableReader
@@ -383,6 +384,7 @@ class RewriteTask:
     target: FileTarget
     replaced: tuple[Replaced, ...]
     keys: Paths
+    sent: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +467,7 @@ class _Writer:
 
 
 def _stays(task: RewriteTask, replaced: Replaced, tables: Iterable[pa.Table]) -> _Mask:
-    """Tell for each replaced row whether it may stay, since it equals the batch's row in all columns but our own.
+    """Tell for each replaced row whether it may stay, since it equals the batch's row in all columns of the batch.
 
     :param tables: the rows of the file
     """
@@ -479,7 +481,7 @@ def _stays(task: RewriteTask, replaced: Replaced, tables: Iterable[pa.Table]) ->
         inside = np.flatnonzero((rows >= start) & (rows < start + table.num_rows))
         if len(inside):
             old = table.take(pa.array(rows[inside] - start))
-            stays[asked[inside]] = equal_rows(old, new.take(pa.array(inside)))
+            stays[asked[inside]] = equal_rows(old, new.take(pa.array(inside)), task.sent)
         start += table.num_rows
     return stays
 
@@ -499,23 +501,46 @@ def _rows_at(task: RewriteTask, parts: _Numbers, places: _Numbers) -> pa.Table:
     return pa.concat_tables(tables).take(pa.array(back))
 
 
-def equal_rows(old: pa.Table, new: pa.Table) -> _Mask:
-    """Tell for each pair of rows whether they are equal in all columns but the system columns; null equals null."""
+def equal_rows(old: pa.Table, new: pa.Table, sent: Collection[str]) -> _Mask:
+    """Tell for each pair of rows whether they are equal in the columns that were sent; null equals null.
+
+    Other columns, and system columns, may be those of another writer. They say nothing of a change in the source.
+
+    :param sent: paths of columns, and of fields inside them
+    """
     equal = np.ones(old.num_rows, dtype=bool)
-    shaped = conform(new, old.schema)
-    for name in old.column_names:
-        if name not in SYSTEM_COLUMNS.names:
-            equal &= _equal_values(old[name].combine_chunks(), shaped[name].combine_chunks())
+    names = [name for name in old.column_names if name in sent and not is_system_column(name)]
+    present = new.select([name for name in names if name in new.column_names])
+    shaped = conform(present, pa.schema([old.schema.field(name) for name in names]))
+    for name in names:
+        equal &= _equal_values(old[name].combine_chunks(), shaped[name].combine_chunks(), name, sent)
     return equal
 
 
-def _equal_values(old: pa.Array, new: pa.Array) -> _Mask:
+def _equal_values(old: pa.Array, new: pa.Array, path: str, sent: Collection[str]) -> _Mask:
     if pa.types.is_nested(old.type):
         pairs: Iterable[tuple[Any, Any]] = zip(old.to_pylist(), new.to_pylist(), strict=True)
-        return np.fromiter((first == second for first, second in pairs), bool, len(old))
+        return np.fromiter((_is_equal(*pair, old.type, path, sent) for pair in pairs), bool, len(old))
     old, new = storage_of(old), storage_of(new)
     same = pc.equal(old, new).fill_null(False)
     if pa.types.is_floating(old.type):
         same = pc.or_(same, pc.and_(pc.is_nan(old), pc.is_nan(new)).fill_null(False))
     both_null = pc.and_(old.is_null(), new.is_null())
     return np.asarray(pc.or_(same, both_null).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _is_equal(old: Any, new: Any, kind: pa.DataType, path: str, sent: Collection[str]) -> bool:
+    """Compare two nested values; of structs, only fields that were sent."""
+    if old is None or new is None or not pa.types.is_nested(kind) or pa.types.is_map(kind):
+        return bool(old == new)
+    if pa.types.is_struct(kind):
+        fields = ((field, f"{path}.{field.name}") for field in kind)
+        return all(
+            _is_equal(old[field.name], new[field.name], field.type, place, sent)
+            for field, place in fields
+            if place in sent
+        )
+    inside = f"{path}.element"
+    return len(old) == len(new) and all(
+        _is_equal(*pair, kind.value_type, inside, sent) for pair in zip(old, new, strict=True)
+    )

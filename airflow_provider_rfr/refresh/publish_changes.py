@@ -22,7 +22,7 @@ from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.row_changes import RowChanges
-from airflow_provider_rfr.lake.schemas import is_system_column
+from airflow_provider_rfr.lake.schemas import full_names, is_system_column
 from airflow_provider_rfr.lake.sync_state import SyncState, state_properties
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
 from airflow_provider_rfr.refresh.config import RefreshOptions
@@ -161,7 +161,13 @@ class ChangesPublisher(Publisher):
         store = self.ledger.store
         batch = ChangeBatch.load(store, task.scratch, parts, rules)
         rewrites = replace(target, label=f"{target.label}{_MOVED}")
-        return Merge(self.jobs, store, batch, rules, rewrites, limits, files, without)
+        return Merge(self.jobs, store, batch, rules, rewrites, limits, self._batch_columns(target), files, without)
+
+    def _batch_columns(self, target: FileTarget) -> frozenset[str]:
+        """Return the paths of the columns that the batch has, and of fields inside them."""
+        columns = {path for column in target.rows for path in full_names(column.name, column.type)}
+        # A field that is null in all records is no column, and yet it was sent. One that the schema drops was not.
+        return self.sent.union(columns) if self.rules.infers else frozenset(columns)
 
     def _commit_merge(
         self, header: LedgerHeader, target: FileTarget, plan: MergePlan, state: SyncState | None

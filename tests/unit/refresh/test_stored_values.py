@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
-from pyiceberg.types import IcebergType, UUIDType
+from pyiceberg.types import IcebergType, ListType, LongType, StringType, UUIDType
 
 from airflow_provider_rfr.refresh.merge_task import KeyRules, equal_rows
 from tests.unit.refresh.changing_source import RECORDS
@@ -107,4 +107,52 @@ def test_uuids_are_keys_and_are_compared() -> None:
         keys = rules.keys(rules.key_columns(rows))
         assert len(keys.sort()) == len(keys.unique()) == 4
     others = pa.table({"id": pa.array([*UUIDS[:2], None, None], pa.uuid()), "n": [1, 2, 3, 4]})
-    assert equal_rows(rows, others).tolist() == [True, True, False, True]
+    assert equal_rows(rows, others, {"id", "n"}).tolist() == [True, True, False, True]
+
+
+def test_an_equal_record_is_unchanged_whatever_other_writers_filled(shop: Shop) -> None:
+    shop.change(0, 0, size={"width": 1}, parts=[{"n": 1}])
+    shop.sync()
+    for name in ("category", "_dlt_id", "_airbyte_raw_id"):
+        add_column(shop, name, StringType(), ["gold"])
+    add_column(shop, "seen", ListType(90, LongType(), False), [[1]])
+    assert counted(shop.sync()) == {"unchanged": 1}
+    with shop.table.update_schema() as update:
+        update.add_column(("size", "unit"), StringType())
+        update.add_column(("parts", "element", "unit"), StringType())
+    rows = shop.table.scan().to_arrow()
+    filled = [{**row, "size": {"width": 1, "unit": "cm"}, "parts": [{"n": 1, "unit": "x"}]} for row in rows.to_pylist()]
+    shop.table.overwrite(pa.Table.from_pylist(filled, schema=rows.schema))
+    assert counted(shop.sync()) == {"unchanged": 1}
+    assert shop.table.scan().to_arrow().to_pylist() == filled
+
+
+def test_a_change_inside_of_an_object_is_an_update(shop: Shop) -> None:
+    values: list[dict[str, Any]] = [
+        {"size": {"width": 1}, "parts": [{"n": 1}], "note": {"a": {"b": 1}}},
+        {"size": {"width": 2}, "parts": [{"n": 1}], "note": {"a": {"b": 1}}},
+        {"size": {"width": 2}, "parts": [{"n": 2}], "note": {"a": {"b": 1}}},
+        {"size": {"width": 2}, "parts": [{"n": 2}, {"n": 2}], "note": {"a": {"b": 1}}},
+        {"size": {"width": 2}, "parts": [{"n": 2}, None], "note": {"a": {"b": 1}}},
+        {"size": None, "parts": [{"n": 2}, None], "note": {"a": {"b": 1}}},
+        {"size": None, "parts": [{"n": 2}, None], "note": {"a": {"b": None}}},
+    ]
+    shop.change(0, 0, **values[0])
+    shop.sync()
+    for value in values[1:]:
+        RECORDS.clear()
+        shop.change(0, 0, **value)
+        assert counted(shop.sync()) == {"updated": 1}
+    assert counted(shop.sync()) == {"unchanged": 1}
+
+
+def test_a_field_that_becomes_null_in_the_only_record_is_an_update(shop: Shop) -> None:
+    shop.change(0, 0, note="a", size={"width": 1, "height": 1})
+    shop.sync()
+    RECORDS.clear()
+    shop.change(0, 0, note="a", size={"width": 1, "height": None})
+    assert counted(shop.sync()) == {"updated": 1}
+    RECORDS.clear()
+    shop.change(0, 0, note=None, size={"width": 1, "height": None})
+    assert counted(shop.sync()) == {"updated": 1}
+    assert stored(shop, "note", "size") == [(None, {"width": 1, "height": None})]
