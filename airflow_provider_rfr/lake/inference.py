@@ -2,7 +2,8 @@
 
 What was seen at each place is a set of kinds, and sets are merged, so the result depends neither on how records were
 split nor on their order. Types are chosen once, at the end. Text stays text. A field is a column once it held a value;
-null, ``[]`` and ``{}`` have no type. Columns are in the order that the caller gives, else in alphabetical order.
+null, ``[]`` and ``{}`` have no type. Where the table has a column for ``[]`` or ``{}``, its type is taken. Columns are
+in the order that the caller gives, else in alphabetical order.
 
 In a declared schema (draft 07) every column is optional. What has no fixed shape becomes a string column of JSON text;
 ``format: decimal(p,s)`` makes a decimal column.
@@ -73,7 +74,12 @@ class InferredSchema:
     fields: Mapping[str, InferredSchema] = field(default_factory=dict)
     items: InferredSchema | None = None
 
-    def to_arrow(self, places: Mapping[str, Place] = {}, types: Mapping[str, pa.Field] = {}) -> pa.Schema:
+    def to_arrow(
+        self,
+        places: Mapping[str, Place] = {},
+        types: Mapping[str, pa.Field] = {},
+        present: Mapping[str, pa.Field] = {},
+    ) -> pa.Schema:
         """Return the columns; none where no record had a value.
 
         Values that disagree become text: numbers and booleans among strings by a string column, which keeps strings
@@ -83,10 +89,14 @@ class InferredSchema:
 
         :param places: of fields by path, which give the order; fields without one follow, in alphabetical order
         :param types: columns that replace inferred ones, for fields that some record has
+        :param present: columns of the table: a field whose only values are ``[]`` or ``{}`` gets its type there
         :raises ConfigurationError: names that differ by case only, or a system column's name
         """
         order = _Order(places)
-        candidates = (types.get(name) or order.column(name, self.fields[name]) for name in order.names(self.fields, ""))
+        candidates = (
+            types.get(name) or order.column(name, self.fields[name], present.get(name))
+            for name in order.names(self.fields, "")
+        )
         columns = [column for column in candidates if column is not None]
         return pa.schema(with_distinct_names(columns, "schema", top_level=True))
 
@@ -254,8 +264,13 @@ class _Order:
     def names(self, fields: Mapping[str, InferredSchema], prefix: str) -> list[str]:
         return sorted(fields, key=lambda name: (self.places.get(prefix + name, _LAST), name))
 
-    def column(self, name: str, seen: InferredSchema, prefix: str = "") -> pa.Field | None:
-        """Return the column for an inferred schema; None if no value was seen."""
+    def column(
+        self, name: str, seen: InferredSchema, present: pa.Field | None = None, prefix: str = ""
+    ) -> pa.Field | None:
+        """Return the column for an inferred schema; None if no value was seen.
+
+        :param present: the table's column
+        """
         if not seen.kinds:
             return None
         if not seen.kinds & _NESTED:
@@ -264,14 +279,43 @@ class _Order:
             return json_text_field(name)
         inside = f"{prefix}{name}."
         if seen.items is not None:
-            element = self.column("element", seen.items, inside)
-            return None if element is None else pa.field(name, pa.list_(element))
-        candidates = (self.column(inner, seen.fields[inner], inside) for inner in self.names(seen.fields, inside))
+            element = self.column("element", seen.items, _element_of(present), inside)
+            return _of_empty(name, seen, present) if element is None else pa.field(name, pa.list_(element))
+        fields = _fields_of(present)
+        candidates = (
+            self.column(inner, seen.fields[inner], fields.get(inner), inside)
+            for inner in self.names(seen.fields, inside)
+        )
         try:
             columns = with_distinct_names([column for column in candidates if column is not None], name)
         except ConfigurationError:
             return json_text_field(name)
-        return pa.field(name, pa.struct(columns)) if columns else None
+        return pa.field(name, pa.struct(columns)) if columns else _of_empty(name, seen, present)
+
+
+def _of_empty(name: str, seen: InferredSchema, present: pa.Field | None) -> pa.Field | None:
+    """Return the column for values that are all ``[]`` or ``{}``: the table's, if it takes them; else None."""
+    if present is None:
+        return None
+    if pa.types.is_string(present.type):
+        return json_text_field(name)
+    if seen.items is None:
+        return present if pa.types.is_struct(present.type) else None
+    return present if pa.types.is_list(present.type) and not seen.items.kinds else None
+
+
+def _element_of(column: pa.Field | None) -> pa.Field | None:
+    """Return the element of a list of objects or lists."""
+    if column is None or not pa.types.is_list(column.type) or not pa.types.is_nested(column.type.value_type):
+        return None
+    return column.type.value_field
+
+
+def _fields_of(column: pa.Field | None) -> Mapping[str, pa.Field]:
+    """Return the fields of a struct by name; none of another column."""
+    if column is None or not pa.types.is_struct(column.type):
+        return {}
+    return {field.name: field for field in column.type}
 
 
 def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:

@@ -74,6 +74,9 @@ _FROM_ARROW: Final[dict[pa.DataType, iceberg.IcebergType]] = {
     pa.timestamp("us"): iceberg.TimestampType(),
     TIMESTAMP: iceberg.TimestamptzType(),
 }
+_TO_ARROW: Final = {kind: column for column, kind in reversed(_FROM_ARROW.items())}
+_UNREAD: Final = (iceberg.IntegerType, iceberg.FloatType)
+"""Types of columns that no record is read into: its numbers are longs and doubles."""
 _TIME_TRANSFORMS: Final[dict[str, transforms.Transform[Any, Any]]] = {
     "years": transforms.YearTransform(),
     "months": transforms.MonthTransform(),
@@ -160,6 +163,31 @@ def _fields(columns: Sequence[pa.Field], ids: Iterator[int]) -> list[iceberg.Nes
         iceberg.NestedField(number, column.name, iceberg_type(column.type, ids), required=False, doc=column_doc(column))
         for number, column in zip(numbers, columns, strict=True)
     ]
+
+
+def row_column(column: iceberg.NestedField) -> pa.Field | None:
+    """Return the column that records are read into for a column of a table; None if there is none.
+
+    Fields of structs that have none are left out. A column that requires a value somewhere inside has none either.
+    """
+    kind = _row_type(column.field_type)
+    if kind is None:
+        return None
+    return json_text_field(column.name) if column.doc == JSON_TEXT_DOC else pa.field(column.name, kind)
+
+
+def _row_type(kind: iceberg.IcebergType) -> pa.DataType | None:
+    if isinstance(kind, iceberg.StructType):
+        if any(field.required for field in kind.fields):
+            return None
+        fields = [field for field in map(row_column, kind.fields) if field is not None]
+        return pa.struct(fields) if fields else None
+    if isinstance(kind, iceberg.ListType):
+        element = None if kind.element_required else _row_type(kind.element_type)
+        return None if element is None else pa.list_(element)
+    if isinstance(kind, iceberg.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    return None if isinstance(kind, _UNREAD) else _TO_ARROW.get(kind)
 
 
 def column_doc(column: pa.Field) -> str | None:

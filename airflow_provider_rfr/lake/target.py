@@ -54,6 +54,7 @@ from airflow_provider_rfr.lake.schemas import (
     SYSTEM_COLUMNS,
     counted,
     listed,
+    row_column,
     target_schema,
 )
 from airflow_provider_rfr.lake.side_files import SideFiles, side_files
@@ -116,6 +117,11 @@ class TargetTable:
             return None
         metadata = self._table.metadata
         return f"{metadata.schema().as_struct().model_dump_json()} {metadata.spec().model_dump_json()}"
+
+    def row_columns(self) -> Mapping[str, pa.Field]:
+        """Return the columns that records are read into for the table's, by name; none without a table."""
+        columns = () if self._table is None else map(row_column, self._table.schema().fields)
+        return {column.name: column for column in columns if column is not None}
 
     def lacks(self, names: Iterable[str]) -> list[str]:
         """Return those of the columns, by path, that the table lacks; none if it has no rows yet."""

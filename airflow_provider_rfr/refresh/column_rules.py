@@ -57,15 +57,16 @@ class ColumnRules:
         rules.columns(SeenColumns())
         return rules
 
-    def columns(self, seen: SeenColumns) -> pa.Schema:
+    def columns(self, seen: SeenColumns, present: Mapping[str, pa.Field] = {}) -> pa.Schema:
         """Return the columns of the rows: declared ones first, then others in the order of the source, then constants.
 
+        :param present: columns of the table, for fields whose only values are empty lists or objects
         :raises ConfigurationError: a constant has the name of a column of the stream
         """
         columns = self.declared if self.declared is not None else pa.schema([])
         if self.infers:
             types = {**self.hints, **{column.name: column for column in columns}}
-            inferred = seen.schema.to_arrow(seen.places, types)
+            inferred = seen.schema.to_arrow(seen.places, types, present)
             known = {DELETED_FIELD, *columns.names}
             columns = pa.schema([*columns, *(column for column in inferred if column.name not in known)])
         taken = {name.casefold() for name in (*columns.names, *self.hints)}

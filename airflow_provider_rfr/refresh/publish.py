@@ -420,7 +420,7 @@ class Publisher:
         options = self._options
         self.sent = frozenset(seen.schema.paths()) - {DELETED_FIELD}
         target = self.target.prepare(
-            self.rules.columns(seen),
+            self.rules.columns(seen, self.target.row_columns()),
             options.on_schema_change,
             inferred=self.rules.infers,
             declared=self.rules.typed_names(),

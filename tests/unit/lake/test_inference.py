@@ -79,6 +79,39 @@ def test_a_field_that_never_held_something_is_no_column(values: list[Any]) -> No
     assert inferred(*values).names == []
 
 
+STRINGS, SIZE = pa.list_(pa.string()), pa.struct([("marks", pa.list_(pa.string())), ("width", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("values", "present", "expected"),
+    [
+        ([[], None], STRINGS, STRINGS),
+        ([[None]], STRINGS, STRINGS),
+        ([{}, None], SIZE, SIZE),
+        ([{"width": 1, "marks": []}], SIZE, SIZE),
+        ([{"marks": []}], SIZE, pa.struct([("marks", STRINGS)])),
+        ([{"unknown": []}], SIZE, SIZE),
+        ([[{"width": 1, "marks": []}], []], pa.list_(SIZE), pa.list_(SIZE)),
+        ([[[]]], pa.list_(STRINGS), pa.list_(STRINGS)),
+        ([[]], JSON.type, JSON),
+        ([{}], JSON.type, JSON),
+        *((values, kind, None) for kind in (STRINGS, SIZE, pa.string(), pa.int64()) for values in ([None], [])),
+        *((values, pa.int64(), None) for values in ([[]], [{}])),
+        ([[]], SIZE, None),
+        ([{}], STRINGS, None),
+        ([[[]]], STRINGS, None),
+        ([[{}]], STRINGS, None),
+    ],
+)
+def test_a_field_that_was_only_empty_has_the_type_of_the_table_s_column(
+    values: list[Any], present: pa.DataType, expected: Any
+) -> None:
+    found = infer_records(lines(*({"a": value} for value in values)))
+    columns = found.to_arrow(present={"a": pa.field("a", present), "b": pa.field("b", present)})
+    assert columns.names == ([] if expected is None else ["a"])
+    assert expected is None or has_type(columns.field("a"), expected)
+
+
 def test_columns_are_in_the_given_order_and_else_in_alphabetical_order() -> None:
     found = infer_records(lines({"b": 1, "a": {"y": 1, "x": 2}}, {"c": 1}))
     assert found.to_arrow().names == ["a", "b", "c"]

@@ -17,9 +17,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import (
+    BinaryType,
     DateType,
     DecimalType,
     DoubleType,
+    IntegerType,
     ListType,
     LongType,
     NestedField,
@@ -36,6 +38,7 @@ from airflow_provider_rfr.lake.schemas import (
     file_schema,
     iceberg_type,
     json_text_field,
+    row_column,
     target_schema,
     with_system_columns,
 )
@@ -103,6 +106,28 @@ def test_columns_are_added_and_widened_where_the_format_allows_it_and_missing_on
     plan = plan_evolution(target_schema(pa.schema(list(old.items()))), rows, "evolve")
     assert changes(plan) == expected
     assert plan.rows == rows
+
+
+def test_records_are_read_into_a_table_s_columns_where_they_can_be() -> None:
+    ours = pa.schema(
+        [
+            ("l", pa.list_(struct(x=pa.int64(), y=pa.list_(pa.string())))),
+            ("s", struct(d=pa.decimal128(9, 2), t=TIMESTAMP, b=pa.bool_())),
+            json_text_field("j"),
+        ]
+    )
+    for column, field in zip(ours, target_schema(ours).fields, strict=False):
+        assert row_column(field).equals(column, check_metadata=True)
+    required = NestedField(51, "x", LongType(), required=True)
+    for kind in (
+        BinaryType(),
+        ListType(50, LongType(), True),
+        ListType(50, IntegerType(), False),
+        StructType(required),
+    ):
+        assert row_column(NestedField(1, "a", kind)) is None
+    some = StructType(NestedField(50, "x", LongType()), NestedField(51, "y", BinaryType()))
+    assert row_column(NestedField(1, "a", some)) == pa.field("a", struct(x=pa.int64()))
 
 
 def test_a_table_of_somebody_else_gets_the_system_columns() -> None:

@@ -156,3 +156,72 @@ def test_a_field_that_becomes_null_in_the_only_record_is_an_update(shop: Shop) -
     shop.change(0, 0, note=None, size={"width": 1, "height": None})
     assert counted(shop.sync()) == {"updated": 1}
     assert stored(shop, "note", "size") == [(None, {"width": 1, "height": None})]
+
+
+FULL: dict[str, Any] = {
+    "tags": ["a"],
+    "size": {"width": 1},
+    "parts": [{"n": 1, "marks": ["x"]}],
+    "note": {"marks": ["x"], "inside": {"a": 1}},
+    "mixed": {"a": 1},
+}
+EMPTY: dict[str, Any] = {
+    "tags": [],
+    "size": {},
+    "parts": [{"n": 1, "marks": []}],
+    "note": {"marks": [], "inside": {}},
+    "mixed": [],
+}
+EMPTY_STORED = ([], {"width": None}, EMPTY["parts"], {"marks": [], "inside": {"a": None}}, "[]")
+
+
+def test_what_is_empty_in_all_records_of_a_batch_is_not_null(shop: Shop) -> None:
+    shop.change(0, 0, **FULL)
+    shop.change(1, 1, **{**FULL, "mixed": [1]})
+    shop.change(2, 2, **EMPTY)
+    shop.sync()
+    before = stored(shop, *FULL)
+    assert before[2] == EMPTY_STORED
+    assert counted(shop.sync()) == {"unchanged": 1}
+    del RECORDS[0]
+    shop.change(0, 10, **EMPTY)
+    assert counted(shop.sync()) == {"updated": 1, "unchanged": 1}
+    synced = stored(shop, *FULL)
+    assert synced == [EMPTY_STORED, before[1], EMPTY_STORED]
+    shop.sync(full=True)
+    assert stored(shop, *FULL) == synced
+
+
+def test_what_is_empty_in_all_records_of_the_source_is_the_same_by_a_full_refresh(shop: Shop) -> None:
+    for number in range(2):
+        shop.change(number, number, **{**FULL, "mixed": [[1], {"a": 1}][number]})
+    shop.sync()
+    RECORDS.clear()
+    for number in range(2):
+        shop.change(number, number + 10, **EMPTY)
+    shop.sync()
+    assert stored(shop, *FULL) == [EMPTY_STORED] * 2
+    shop.sync(full=True)
+    assert stored(shop, *FULL) == [EMPTY_STORED] * 2
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_append_adds_a_row_with_an_empty_list_once(shop: Shop, key: str | None) -> None:
+    shop.config = {"key": key, "deletes": False}
+    shop.change(0, 0, tags=["a"])
+    shop.change(1, 1, tags=[])
+    shop.sync("append")
+    assert counted(shop.sync("append")) == {"unchanged": 1}
+    shop.change(2, 2, tags=[])
+    assert counted(shop.sync("append")) == {"inserted": 1, "unchanged": 1}
+    assert stored(shop, "tags") == [(["a"],), ([],), ([],)]
+
+
+def test_a_part_that_is_replaced_keeps_empty_lists(shop: Shop) -> None:
+    for number in range(2):
+        shop.change(number, number, str(number), tags=["a"])
+    shop.sync()
+    RECORDS.clear()
+    shop.change(1, 1, "1", tags=[])
+    shop.sync(full=True, replace_where="value = '1'")
+    assert stored(shop, "tags") == [(["a"],), ([],)]
