@@ -28,7 +28,9 @@ from airflow_provider_rfr.lake.schemas import (
     column_doc,
     full_names,
     iceberg_type,
+    is_json_text,
     json_text_field,
+    mixed_text_field,
     move_column,
     with_system_columns,
 )
@@ -233,12 +235,8 @@ def _columns(
             new = iceberg_type(column.type)
             findings.changes.append(_ColumnChange(_ChangeKind.ADD, place, new, column_doc(column)))
             yield column
-        elif (
-            place[0] in findings.inferred
-            and present.doc == JSON_TEXT_DOC
-            and isinstance(present.field_type, iceberg.StringType)
-        ):
-            yield json_text_field(column.name)
+        elif (text := _text_column(present, column)) is not None and place[0] in findings.inferred:
+            yield text
         elif (field := _typed(present.field_type, column, place, findings)) is not None:
             yield field
         else:
@@ -248,6 +246,18 @@ def _columns(
             findings.drop(change, present, f"the table has {_brief(old)}, the rows have {_brief(new)}")
             yield column
     findings.stale.update({(*path, name): column for name, column in remaining.items()})
+
+
+def _text_column(present: iceberg.NestedField, column: pa.Field) -> pa.Field | None:
+    """Return the column to read texts as, where those of the table are read in another way; else None.
+
+    Strings have quotes in all rows of the table's column, or in none.
+    """
+    if not isinstance(present.field_type, iceberg.StringType):
+        return None
+    if present.doc == JSON_TEXT_DOC:
+        return json_text_field(column.name)
+    return mixed_text_field(column.name) if is_json_text(column) else None
 
 
 def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field | None:

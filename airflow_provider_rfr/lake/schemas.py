@@ -42,6 +42,7 @@ def is_system_column(name: str) -> bool:
 
 
 _JSON_TEXT_KEY: Final = b"rfr.json"
+_MIXED_TEXT_KEY: Final = b"rfr.mixed"
 
 JSON_TEXT_DOC: Final = "JSON text"
 """The comment, in the table, of a column of JSON texts."""
@@ -202,6 +203,16 @@ def json_text_field(name: str) -> pa.Field:
 def is_json_text(column: pa.Field) -> bool:
     """Tell whether the column holds JSON texts instead of plain strings."""
     return _JSON_TEXT_KEY in (column.metadata or {})
+
+
+def mixed_text_field(name: str) -> pa.Field:
+    """Return a string column that keeps strings as they are, and takes objects and lists as JSON texts."""
+    return pa.field(name, pa.string(), metadata={_MIXED_TEXT_KEY: b"1"})
+
+
+def is_mixed_text(column: pa.Field) -> bool:
+    """Tell whether the column is one of :func:`mixed_text_field`."""
+    return _MIXED_TEXT_KEY in (column.metadata or {})
 
 
 def with_system_columns(rows: pa.Schema) -> pa.Schema:

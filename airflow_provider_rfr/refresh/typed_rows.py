@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_provider_rfr.exceptions import LedgerError
-from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, is_json_text
+from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, is_json_text, is_mixed_text
 from airflow_provider_rfr.numbers import (
     EXACT_INTEGERS,
     INFINITE,
@@ -215,6 +215,8 @@ _Write = Callable[[Any], Any]
 def _writer(field: pa.Field) -> _Write | None:
     if is_json_text(field):
         return lambda value: dumps(value).decode()
+    if is_mixed_text(field):
+        return lambda value: dumps(value).decode() if isinstance(value, dict | list) else value
     if pa.types.is_struct(field.type):
         return _struct_writer(list(field.type))
     if not pa.types.is_list(field.type):
@@ -296,6 +298,9 @@ def _coercer(field: pa.Field, path: str, casts: bool) -> _Coercer:
     kind = field.type
     if is_json_text(field):
         return lambda value, losses: json_text(value)
+    if is_mixed_text(field):
+        text = _scalar(kind, path)
+        return lambda value, losses: json_text(value) if isinstance(value, dict | list) else text(value, losses)
     if pa.types.is_struct(kind):
         return _struct(list(kind), path, casts)
     if pa.types.is_list(kind):
@@ -514,7 +519,8 @@ def type_pages(
 
     :param pages: with less than two GiB of records, which is what a column of strings can hold
     :param schema: without system columns; fields marked by :func:`~airflow_provider_rfr.lake.schemas.json_text_field`
-        take any value as JSON text
+        take any value as JSON text, those by :func:`~airflow_provider_rfr.lake.schemas.mixed_text_field` objects and
+        lists
     :param casts: whether a value of another type than its column's is cast, where nothing is lost by it
     :raises LedgerError: a page does not hold as many lines as it says
     """

@@ -38,6 +38,7 @@ from airflow_provider_rfr.lake.schemas import (
     file_schema,
     iceberg_type,
     json_text_field,
+    mixed_text_field,
     row_column,
     target_schema,
     with_system_columns,
@@ -186,14 +187,27 @@ TEXT, JSON = pa.field("a", pa.string()), json_text_field("a")
         (TEXT, struct(x=pa.int64()), JSON),
         (TEXT, pa.list_(pa.string()), JSON),
         (JSON, pa.string(), JSON),
+        (TEXT, JSON, mixed_text_field("a")),
+        (JSON, JSON, JSON),
+        (JSON, struct(x=pa.int64()), JSON),
     ],
-    ids=["double", "decimal", "number in text", "boolean in text", "struct in text", "list in text", "text in JSON"],
+    ids=[
+        *("double", "decimal", "number in text", "boolean in text", "struct in text", "list in text", "text in JSON"),
+        *("mixed in text", "mixed in JSON", "struct in JSON"),
+    ],
 )
 def test_inferred_rows_are_read_as_the_table_s_column_where_it_holds_more(
-    column: pa.Field, wanted: pa.DataType, expected: pa.Field
+    column: pa.Field, wanted: pa.DataType | pa.Field, expected: pa.Field
 ) -> None:
-    table, rows = target_schema(pa.schema([column])), pa.schema([("a", wanted)])
-    assert plan_evolution(table, rows, "fail", inferred={"a"}).rows.field("a").equals(expected, check_metadata=True)
+    rows = pa.schema([wanted if isinstance(wanted, pa.Field) else pa.field("a", wanted)])
+    for pinned in (None, {}):
+        plan = plan_evolution(target_schema(pa.schema([column])), rows, "fail", inferred={"a"}, pinned=pinned)
+        assert plan.rows.field("a").equals(expected, check_metadata=True)
+
+
+def test_a_declared_column_of_json_texts_has_quotes_in_a_column_of_texts_too() -> None:
+    plan = plan_evolution(target_schema(pa.schema([TEXT])), pa.schema([JSON]), "fail")
+    assert plan.rows.field("a").equals(JSON, check_metadata=True)
 
 
 def test_declared_rows_are_read_as_a_wider_number_of_the_table_too() -> None:

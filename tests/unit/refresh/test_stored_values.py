@@ -225,3 +225,29 @@ def test_a_part_that_is_replaced_keeps_empty_lists(shop: Shop) -> None:
     shop.change(1, 1, "1", tags=[])
     shop.sync(full=True, replace_where="value = '1'")
     assert stored(shop, "tags") == [(["a"],), ([],)]
+
+
+def test_texts_of_a_batch_with_an_object_get_no_quotes(shop: Shop) -> None:
+    for number in range(3):
+        shop.change(number, number, free="a", size={"unit": "cm"})
+    shop.sync()
+    shop.change(3, 3, free={"x": 1}, size={"unit": {"cm": 1}})
+    assert counted(shop.sync()) == {"inserted": 1, "unchanged": 1}
+    assert counted(shop.sync()) == {"unchanged": 1}
+    synced = stored(shop, "free", "size")
+    assert synced == [("a", {"unit": "cm"})] * 3 + [('{"x":1}', {"unit": '{"cm":1}'})]
+    shop.sync(full=True)
+    assert stored(shop, "free", "size") == synced
+
+
+def test_texts_in_a_column_of_json_texts_always_have_quotes(shop: Shop) -> None:
+    shop.change(0, 0, free="a")
+    shop.change(1, 1, free={"x": 1})
+    shop.sync()
+    shop.change(2, 2, free="b")
+    assert counted(shop.sync()) == {"inserted": 1, "unchanged": 1}
+    synced = stored(shop, "free")
+    assert synced == [('"a"',), ('{"x":1}',), ('"b"',)]
+    del RECORDS[1]
+    shop.sync(full=True)
+    assert stored(shop, "free") == [synced[0], synced[2]]

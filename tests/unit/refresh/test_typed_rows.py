@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.inference import infer_records
-from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, json_text_field
+from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, json_text_field, mixed_text_field
 from airflow_provider_rfr.numbers import LongNumber
 from airflow_provider_rfr.refresh.typed_rows import (
     BlockMismatchError,
@@ -303,6 +303,19 @@ def test_a_json_text_column_takes_every_shape_as_valid_json() -> None:
     assert rows.offenders == ()
     assert values(rows)[:3] == ['{"b":[1,{"c":null}]}', "[]", '"plain"']
     assert [None if text is None else json.loads(text) for text in values(rows)] == given_values
+
+
+def test_a_column_of_mixed_texts_keeps_strings_and_takes_every_other_shape_as_json() -> None:
+    given_values = [{"b": [1, {"c": None}]}, [], "plain", 5, 0.5, True, None, {}, 2**70]
+    texts = ['{"b":[1,{"c":null}]}', "[]", "plain", "5", "0.5", "true", None, "{}", str(2**70)]
+    rows = one_column(mixed_text_field("a"), *given_values)
+    assert (rows.offenders, values(rows)) == ((), texts)
+    strings = one_column(mixed_text_field("a"), "plain", {"x": 1}, None)
+    assert values(strings) == ["plain", '{"x":1}', None]
+    inner = pa.list_(pa.struct([mixed_text_field("free")]))
+    assert values(one_column(inner, [{"free": "s"}, {"free": {"y": 2**70}}])) == [
+        [{"free": "s"}, {"free": '{"y":' + str(2**70) + "}"}]
+    ]
 
 
 def test_json_texts_inside_structs_and_lists_are_written_too() -> None:
