@@ -548,13 +548,15 @@ def drop_ledgers(args: Namespace) -> None:
 @command
 def show_state(args: Namespace) -> int:
     """Print the state as JSON; 1 if the table has none."""
-    from airflow_provider_rfr.lake.sync_state import load_existing, read_state
+    from airflow_provider_rfr.lake.sync_state import has_lost_state, load_existing, read_state
 
     catalog = lake_of(args)
-    state = answered(lambda: read_state(load_existing(catalog, args.table)))
+    table = answered(lambda: load_existing(catalog, args.table))
+    state = answered(lambda: read_state(table))
     if state is None:
         if not print_data(None, args):
-            say(f"{args.table} has no state: the next incremental sync reads everything")
+            then = "is refused, since it had one" if has_lost_state(table.metadata) else "reads everything"
+            say(f"{args.table} has no state: the next incremental sync {then}")
         return 1
     if not print_data(state.to_json(), args):
         say(json.dumps(state.to_json(), indent=2, ensure_ascii=False))

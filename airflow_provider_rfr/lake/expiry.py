@@ -48,7 +48,7 @@ from airflow_provider_rfr.lake.commits import (
 )
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 from airflow_provider_rfr.lake.side_files import is_abandoned, named_side_files
-from airflow_provider_rfr.lake.sync_state import KEPT_SNAPSHOT, snapshot_with_state
+from airflow_provider_rfr.lake.sync_state import note_after_expiry, snapshot_with_state
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -92,13 +92,13 @@ class _ExpiryPlan:
 
     :ivar refs: names of branches and tags that are past their own age
     :ivar held: by holder, how many more snapshots would expire without its hold
-    :ivar with_state: the snapshot that has the state of the table's sync; None without one
+    :ivar note: table properties that say where the state of the table's sync is
     """
 
     snapshots: frozenset[int]
     refs: tuple[str, ...]
     held: Mapping[str, int]
-    with_state: int | None = None
+    note: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
         # Without it, the next incremental sync would read everything.
         kept.add(with_state.snapshot_id)
     expired = frozenset(ages) - kept
-    return _ExpiryPlan(expired, tuple(old_refs), held, None if with_state is None else with_state.snapshot_id)
+    return _ExpiryPlan(expired, tuple(old_refs), held, note_after_expiry(metadata, expired))
 
 
 def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int) -> int:
@@ -275,8 +275,8 @@ class _Expiry:
         ]
         if plan.snapshots:
             updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(plan.snapshots)}))
-        if plan.with_state is not None:
-            updates.append(SetPropertiesUpdate(updates={KEPT_SNAPSHOT: str(plan.with_state)}))
+        if plan.note:
+            updates.append(SetPropertiesUpdate(updates=dict(plan.note)))
         requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
         requirements += [
             AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})

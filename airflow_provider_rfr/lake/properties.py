@@ -14,7 +14,11 @@ TABLE: Final[Mapping[str, str]] = {
     "rfr.expire.max-copies": "replaced copies of the files that an expiry keeps, however young",
     "rfr.hold.<holder>": "sequence number of the oldest snapshot that a webhook, a sink or another reader needs",
     "rfr.webhooks.<endpoint>.since": "sequence number of the first commit that the endpoint gets",
-    "rfr.state-snapshot": "snapshot that an expiry kept for the state of the sync in it",
+    "rfr.state-snapshot": "snapshot that got the state of the sync last",
+    "rfr.state-kept": (
+        "snapshot that an expiry kept for the state in it, and the oldest one that it left in the line of `main`,"
+        " with a colon"
+    ),
     "rfr.keys": "columns of the declared primary key, as JSON",
 }
 """Properties of tables."""

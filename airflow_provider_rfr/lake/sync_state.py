@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -44,8 +44,11 @@ _LONGEST: Final = 8 * 1024
 """Bytes of a state that is kept in the summary."""
 _CODEC: Final = "zstd"
 _TRIES: Final = 12
-KEPT_SNAPSHOT: Final = "rfr.state-snapshot"
-"""Table property: id of the snapshot of ``main`` that an expiry kept for its state, while it dropped later ones."""
+STATE_SNAPSHOT: Final = "rfr.state-snapshot"
+"""Table property: id of the snapshot that was given a state last. It tells a lost state from one that never was."""
+_KEPT: Final = "rfr.state-kept"
+"""Table property of an expiry: ids of the snapshot that it kept for its state, and of the oldest one that it left in
+the line of ``main``, with a colon."""
 NO_STATE: Final[Mapping[str, str]] = {STATE_KEY: "none"}
 """Properties of a commit after which the table has no state: it replaced the rows that the state was of."""
 
@@ -124,13 +127,43 @@ def snapshot_with_state(metadata: TableMetadata) -> Snapshot | None:
     for oldest in ancestors(metadata, metadata.current_snapshot_id):
         if carries_state(summary_of(oldest)):
             return oldest
-    # Where snapshots behind the oldest one have expired, the expiry noted the one with the state, which it kept. After
-    # a rollback to before that one, it is none of the line's.
-    noted = metadata.properties.get(KEPT_SNAPSHOT, "")
-    kept = metadata.snapshot_by_id(int(noted)) if noted.isdecimal() else None
-    if kept is None or oldest is None:
-        return None
-    return kept if (kept.sequence_number or 0) < (oldest.sequence_number or 0) else None
+    # Where snapshots behind the oldest one have expired, the expiry noted the one with the state, which it kept. If the
+    # line ends at another snapshot than it did then, nobody knows whether the rows have come from that state: the table
+    # may have been rolled back, or replaced by another engine.
+    kept, _, left = metadata.properties.get(_KEPT, "").partition(":")
+    ends_there = oldest is not None and str(oldest.snapshot_id) == left
+    return metadata.snapshot_by_id(int(kept)) if ends_there and kept.isdecimal() else None
+
+
+def note_of(snapshot: Snapshot | None) -> dict[str, str]:
+    """Return the table properties of a commit that adds the snapshot; none if it has no state."""
+    return {STATE_SNAPSHOT: str(snapshot.snapshot_id)} if snapshot and carries_state(summary_of(snapshot)) else {}
+
+
+def note_after_expiry(metadata: TableMetadata, expired: Collection[int]) -> dict[str, str]:
+    """Return the table properties of an expiry, by which the state is found behind the snapshots that it drops."""
+    with_state, left = snapshot_with_state(metadata), None
+    for snapshot in ancestors(metadata, metadata.current_snapshot_id):
+        if snapshot.snapshot_id in expired:
+            break
+        left = snapshot.snapshot_id
+    return {} if with_state is None else {_KEPT: f"{with_state.snapshot_id}:{left}"}
+
+
+def has_lost_state(metadata: TableMetadata) -> bool:
+    """Tell whether the table had a state, and an expiry by another engine dropped it.
+
+    After a rollback to before the state, its snapshot is still there, or was made after those of the line.
+    """
+    newest = metadata.properties.get(STATE_SNAPSHOT, "")
+    if not newest.isdecimal() or snapshot_with_state(metadata) is not None:
+        return False
+    snapshot, line = metadata.snapshot_by_id(int(newest)), list(ancestors(metadata, metadata.current_snapshot_id))
+    if snapshot is None or not line:
+        return snapshot is None
+    # Most catalogs leave the parent's id in the snapshot where an expiry cut the line.
+    is_cut = line[-1].parent_snapshot_id is not None
+    return is_cut and (snapshot.sequence_number or 0) < (line[-1].sequence_number or 0)
 
 
 def has_state(metadata: TableMetadata) -> bool:
@@ -201,6 +234,7 @@ def write_state(catalog: Catalog, name: str, state: SyncState) -> int:
         with side_files(lambda: table) as side:
             transaction = TableTransaction(table)
             snapshot_id = stage_append(transaction, [], state_properties(state, side))
+            transaction.set_properties(note_of(transaction.table_metadata.snapshot_by_id(snapshot_id)))
             commit_strictly(transaction)
         return snapshot_id
 

@@ -58,7 +58,7 @@ from airflow_provider_rfr.lake.schemas import (
     target_schema,
 )
 from airflow_provider_rfr.lake.side_files import SideFiles, side_files
-from airflow_provider_rfr.lake.sync_state import SyncState, has_state, read_state
+from airflow_provider_rfr.lake.sync_state import SyncState, has_lost_state, has_state, note_of, read_state
 from airflow_provider_rfr.lake.table_reader import TableReader, live_files
 
 if TYPE_CHECKING:
@@ -153,8 +153,13 @@ class TargetTable:
 
     @property
     def has_state(self) -> bool:
-        """Tell whether the table has the state of an incremental sync."""
-        return self._table is not None and has_state(self._table.metadata)
+        """Tell whether the table has the state of an incremental sync, or another engine dropped it."""
+        return self._table is not None and (has_state(self._table.metadata) or self.has_lost_state)
+
+    @property
+    def has_lost_state(self) -> bool:
+        """Tell whether another engine dropped the state that the table's incremental sync had."""
+        return self._table is not None and has_lost_state(self._table.metadata)
 
     def side_files(self) -> AbstractContextManager[SideFiles]:
         """Return a context in which side files are written and a commit that names them is tried."""
@@ -271,7 +276,8 @@ class TargetTable:
     def _publish(self, transaction: Transaction, evolution: EvolutionPlan, published: tuple[str, int, int]) -> None:
         """Commit the transaction, with the property that names the ledger, the generation and the snapshot."""
         # With the snapshot in one commit, so that no crash leaves rows that the property does not know of.
-        transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, published))})
+        note = note_of(transaction.table_metadata.snapshot_by_id(published[2]))
+        transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, published)), **note})
         commit_strictly(transaction)
         if evolution.changes:
             log.info("%s: the schema changed: %s", self.name, evolution)

@@ -20,6 +20,7 @@ from airflow_provider_rfr.exceptions import (
     SourceChangedError,
     SourceError,
     SparkJobError,
+    SyncStateError,
 )
 from airflow_provider_rfr.http.redaction import bare_host, redact
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
@@ -59,6 +60,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NAMED_FAILURES = 20
+_LOST_STATE = (
+    "{table} was synced before, and an expiry by another engine dropped the snapshot with its state; run once with"
+    " full_refresh: true, or set a state with airflow rfr refresh state set"
+)
 _BUSY_POLL_SECONDS = 2.0
 _LONGEST_FACT = 200
 
@@ -282,6 +287,8 @@ class Refresh:
             if _has_begun_in_full(header, full, is_first=state is None):
                 _log.info("%s: a full refresh was begun, and is finished first", self.figures.target)
                 state, window = None, None
+            elif state is None and window is None and self._target.has_lost_state:
+                raise SyncStateError(_LOST_STATE.format(table=self.figures.target))
         if read is not None:
             self._sync = SyncPlan(read, rules_of(self._stream, read), state, window)
             self._sync.check(self.figures.target)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
 from airflow_provider_rfr.lake import sync_state
 from airflow_provider_rfr.lake.commits import CommitLog, last_change
-from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, read_state, write_state
+from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, has_lost_state, read_state, write_state
 from tests.kill_points import intercept
 from tests.unit.lake.test_expiry import NAME, Lake
 from tests.unit.messages import raises
@@ -95,6 +96,81 @@ def test_a_rollback_to_before_the_state_that_an_expiry_kept_has_none(lake: Lake)
     assert read_state(table_of(lake)) == state_of("a")
     table_of(lake).manage_snapshots().set_current_snapshot(first).commit()
     assert read_state(table_of(lake)) is None
+
+
+def replace_by_another_engine(lake: Lake) -> None:
+    """Replace the table as CREATE OR REPLACE TABLE does: main begins anew, the older snapshots stay."""
+    table = table_of(lake)
+    rows, uuid = table.scan().to_arrow(), AssertTableUUID(uuid=table.metadata.table_uuid)
+    table._do_commit((RemoveSnapshotRefUpdate.model_validate({"ref-name": "main"}),), (uuid,))
+    table_of(lake).append(rows)
+
+
+def expire_by_another_engine(lake: Lake, *snapshots: int) -> None:
+    """Drop snapshots without a note of where the state is."""
+    table = table_of(lake)
+    uuid = AssertTableUUID(uuid=table.metadata.table_uuid)
+    table._do_commit((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshots)}),), (uuid,))
+
+
+def expired_behind(lake: Lake, state: SyncState) -> None:
+    """Give the table a state, and expire all snapshots between that one and the newest."""
+    write_state(lake.catalog, NAME, state)
+    lake.publish_all(3)
+    lake.expire()
+    assert read_state(table_of(lake)) == state
+
+
+def test_a_table_that_another_engine_replaced_has_no_state_though_an_expiry_had_kept_one(lake: Lake) -> None:
+    expired_behind(lake, state_of("a"))
+    replace_by_another_engine(lake)
+    assert read_state(table_of(lake)) is None
+    assert not has_lost_state(table_of(lake).metadata)
+
+
+def test_a_rollback_to_before_the_state_is_seen_after_the_expiry_of_another_engine(lake: Lake) -> None:
+    first = lake.publish(7)
+    table_of(lake).manage_snapshots().create_tag(first, "kept").commit()
+    expired_behind(lake, state_of("a"))
+    table_of(lake).manage_snapshots().set_current_snapshot(first).commit()
+    table_of(lake).manage_snapshots().remove_tag("kept").commit()
+    lake.publish(8)
+    expire_by_another_engine(lake, first)
+    assert read_state(table_of(lake)) is None
+
+
+def test_a_state_behind_an_expiry_stays_over_further_expiries_and_a_rollback(lake: Lake) -> None:
+    expired_behind(lake, state_of("a"))
+    lake.publish_all(3)
+    lake.expire()
+    assert read_state(table_of(lake)) == state_of("a")
+    before = lake.publish(5)
+    write_state(lake.catalog, NAME, state_of("b"))
+    table_of(lake).manage_snapshots().rollback_to_snapshot(before).commit()
+    assert read_state(table_of(lake)) == state_of("a")
+
+
+@pytest.mark.parametrize("is_tagged", [False, True])
+def test_a_state_that_another_engine_expired_is_lost(lake: Lake, is_tagged: bool) -> None:
+    older = write_state(lake.catalog, NAME, state_of("a"))
+    newer = write_state(lake.catalog, NAME, state_of("b"))
+    if is_tagged:
+        table_of(lake).manage_snapshots().create_tag(older, "kept").commit()
+    lake.publish(7)
+    assert not has_lost_state(table_of(lake).metadata)
+    expire_by_another_engine(lake, *([] if is_tagged else [older]), newer)
+    assert read_state(table_of(lake)) is None
+    assert has_lost_state(table_of(lake).metadata)
+    write_state(lake.catalog, NAME, state_of("c"))
+    assert not has_lost_state(table_of(lake).metadata)
+
+
+def test_a_table_that_never_had_a_state_has_lost_none_nor_has_one_that_was_rolled_back(lake: Lake) -> None:
+    first = lake.publish(7)
+    assert not has_lost_state(table_of(lake).metadata)
+    write_state(lake.catalog, NAME, state_of("a"))
+    table_of(lake).manage_snapshots().rollback_to_snapshot(first).commit()
+    assert not has_lost_state(table_of(lake).metadata)
 
 
 def test_a_commit_of_the_state_alone_is_none_that_changes_rows(lake: Lake) -> None:

@@ -324,6 +324,19 @@ def test_a_rollback_takes_the_state_back_with_the_rows(shop: Shop) -> None:
     assert (1, "changed") in shop.rows()
 
 
+def test_a_sync_whose_state_another_engine_expired_is_refused_until_a_full_refresh(shop: Shop) -> None:
+    begun(shop)
+    shop.table.append(shop.table.scan(row_filter="id = 0").to_arrow().set_column(0, "id", pa.array([77])))
+    [with_state, _] = [snapshot.snapshot_id for snapshot in shop.table.metadata.snapshots]
+    shop.table.maintenance.expire_snapshots().by_id(with_state).commit()
+    with raises(SyncStateError):
+        shop.sync()
+    assert not ASKED
+    assert [number for number, _ in shop.rows()] == [0, 1, 2, 77]
+    shop.sync(full=True)
+    assert counted(shop.sync()) == {"unchanged": 1}
+
+
 def test_a_full_refresh_in_between_replaces_rows_and_state(shop: Shop) -> None:
     begun(shop)
     RECORDS.clear()
