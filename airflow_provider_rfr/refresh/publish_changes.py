@@ -57,14 +57,17 @@ class ChangesPublisher(Publisher):
         """Allow any number of rows: few records change, or none."""
 
     def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
-        for path in key_paths(self.stream.primary_key) if self._options.mode == "merge" else ():
+        paths = key_paths(self.stream.primary_key) if self._options.mode == "merge" else ()
+        # Where the stream declares a type, every value is read as it.
+        for path in (path for path in paths if path[0] not in self.rules.typed_names()):
             schema = seen.schema
             for name in path:
                 schema = schema.fields.get(name, InferredSchema())
             if len(schema.kinds) > 1:
+                place = "columns" if len(path) == 1 else "json_schema"
                 raise PublishRefusedError(
                     f"{self.target.name}: the key {'.'.join(path)} has values of several types"
-                    f" ({', '.join(sorted(schema.kinds))}), so 1 and '1' would be one row; give it a type in columns of"
+                    f" ({', '.join(sorted(schema.kinds))}), so 1 and '1' would be one row; give it a type in {place} of"
                     " the stream; nothing was published"
                 )
         return super()._prepare(header, seen)

@@ -46,7 +46,10 @@ class Bounds(IncrementalRead):
 
 
 class Orders(PagedStream):
-    """Config: ``shops``, ``page_size``, ``key`` (None for none), ``deletes``, ``cursor``, ``only`` (its fields)."""
+    """Config: ``shops``, ``page_size``, ``key`` (None for none), ``deletes``, ``cursor``, ``only`` (its fields).
+
+    Also ``columns`` and ``json_schema``, as streams have them.
+    """
 
     name = "orders"
 
@@ -54,6 +57,7 @@ class Orders(PagedStream):
         self.public_config = {key: value for key, value in config.items() if key != "shops"}
         self._config = config
         self.primary_key = config.get("key", "id")
+        self.columns, self.json_schema = config.get("columns"), config.get("json_schema")
         integers = config.get("cursor") == "version"
         self.incremental = Bounds(config.get("shops", ["a"]), config.get("deletes", True), integers)
 
