@@ -252,10 +252,12 @@ def problems_of(
         path = ".".join(map(str, place))
         text = ""
         if shows(path):
-            is_plain = isinstance(value, (str, int, float, bool, type(None)))
-            text = cut(repr(value), _LONGEST_VALUE) if is_plain else type(value).__name__
+            text = _shown(value)
         if kind in _NO_MAPPING:
-            remedy = _mapping_remedy(wanted, tags, text)
+            remedy = _mapping_remedy(wanted, tags, text if isinstance(value, str) else "")
+        elif kind == "string_type" and not isinstance(value, (bool, int, float)):
+            is_required = holder is None or place[-1] in _required_of(holder)
+            remedy = "" if value is not None else "write a value" if is_required else "write a value, or leave it out"
         shown = f" (it is {text})" if text and kind not in _WITHOUT_VALUE else ""
         if kind == "union_tag_invalid":
             problem = f"{text} {problem}".strip()
@@ -266,11 +268,23 @@ def problems_of(
     return problems
 
 
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return cut(repr(value), _LONGEST_VALUE) if isinstance(value, (str, int, float)) else type(value).__name__
+
+
 def _mapping_remedy(wanted: Sequence[Any], tags: Sequence[str], value: str) -> str:
+    """Return an example with the required fields; with the first one, if none is.
+
+    :param value: of the first field of the example; empty for none
+    """
     if tags:
         return f"write type and its fields; allowed: {', '.join(tags)}"
     names = [name for choice in wanted for name in _fields_of(choice)]
-    return f"write e.g. {{{names[0]}: {value or '...'}}}; allowed: {', '.join(names)}" if names else ""
+    needed = [name for choice in wanted for name in _required_of(choice)] or names[:1]
+    example = ", ".join(f"{name}: {value if value and not n else '...'}" for n, name in enumerate(needed))
+    return f"write e.g. {{{example}}}; allowed: {', '.join(names)}" if names else ""
 
 
 # Pydantic's names for the branches of unions that are no models.
@@ -313,10 +327,17 @@ def _fields_of(kind: Any) -> dict[str, Any]:
     return get_type_hints(model) if dataclasses.is_dataclass(model) else {}
 
 
+def _required_of(kind: Any) -> list[str]:
+    fields = getattr(kind, "model_fields", {})
+    return [field.alias or name for name, field in fields.items() if field.is_required()]
+
+
 def _tag_of(kind: Any) -> str | None:
     """Return the ``type`` by which a model is recognised in a union."""
     annotation = _fields_of(kind).get("type")
-    return str(get_args(annotation)[0]) if get_origin(annotation) is Literal else None
+    # One that the model itself has the choice of tells nothing.
+    values = get_args(annotation) if get_origin(annotation) is Literal else ()
+    return str(values[0]) if len(values) == 1 else None
 
 
 def _type_at(choices: Sequence[Any], part: str | int) -> Any:

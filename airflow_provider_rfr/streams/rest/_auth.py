@@ -22,6 +22,7 @@ from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, Retries
 from airflow_provider_rfr.streams.rest._request import (
     Authenticator,
+    HeaderMap,
     RequestDraft,
     RequestPlace,
     TextMap,
@@ -300,7 +301,7 @@ class OAuth2Authenticator(_TokenAuthenticator):
     scopes: list[str] = Field(default_factory=list)
     client_in: Literal["body", "header"] = "body"
     extra: TextMap = Field(default_factory=dict)
-    headers: TextMap = Field(default_factory=dict)
+    headers: HeaderMap = Field(default_factory=dict)
     token_path: str = "access_token"
     expires_path: str = "expires_in"
     expires_in: float | None = Field(default=None, gt=0)
@@ -378,7 +379,7 @@ class LoginRequest(Part):
     method: Literal["GET", "POST", "PUT"] = "POST"
     url: str
     query: TextMap = Field(default_factory=dict)
-    headers: TextMap = Field(default_factory=dict)
+    headers: HeaderMap = Field(default_factory=dict)
     json_: Any = Field(default=None, alias="json")
     form: TextMap | None = None
     basic: BasicAuthenticator | None = None

@@ -75,8 +75,11 @@ class WindowLength:
         parts = [int(group or 0) for group in duration.groups()] if duration else [0] * 7
         years, months, weeks, days, hours, minutes, seconds = parts
         step = cls(12 * years + months, 7 * weeks + days, 3600 * hours + 60 * minutes + seconds)
-        if duration is None or not any(duration.groups()) or (step == cls() and not may_be_zero):
-            raise ValueError(f"{field}: {text!r} is not a duration; write e.g. P1D, P1W, P1M or PT6H")
+        example = "write e.g. P1D, P1W, P1M or PT6H"
+        if duration is None or not any(duration.groups()):
+            raise ValueError(f"{field}: {text!r} is not a duration; {example}")
+        if step == cls() and not may_be_zero:
+            raise ValueError(f"{field}: {text!r} must be longer than zero; {example}")
         return step
 
     def after(self, start: datetime, number: int, zone: tzinfo) -> datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
@@ -11,7 +12,7 @@ from io import BytesIO
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.http import client as http
@@ -43,6 +44,8 @@ _MOST_REDIRECTS: Final = 5
 _GZIP: Final = b"\x1f\x8b\x08"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _OF_REQUEST: Final = Templated(REQUEST_NAMES)
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_REMEDY: Final = "write a name of letters, digits and hyphens, e.g. X-Since"
 
 
 @dataclass(slots=True)
@@ -69,10 +72,18 @@ class RequestPlace(Part):
     :ivar form: name of a field of the body, which is then a form
     """
 
-    query: str | None = None
-    header: str | None = None
-    json_: str | None = Field(default=None, alias="json")
-    form: str | None = None
+    query: str | None = Field(default=None, min_length=1)
+    header: str | None = Field(default=None, min_length=1)
+    json_: str | None = Field(default=None, min_length=1, alias="json")
+    form: str | None = Field(default=None, min_length=1)
+
+    @field_validator("header")
+    @classmethod
+    def _is_header(cls, name: str | None) -> str | None:
+        # Without the name: someone may write a key of the API here.
+        if name is not None and not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"is not the name of a header; {_HEADER_REMEDY}")
+        return name
 
     @model_validator(mode="after")
     def _exactly_one(self) -> RequestPlace:
@@ -116,6 +127,16 @@ def _values_only(value: dict[str, Any]) -> dict[str, Any]:
 TextMap = Annotated[dict[str, Any], AfterValidator(_values_only)]
 
 
+def _headers_only(value: dict[str, Any]) -> dict[str, Any]:
+    for name in value:
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a header; {_HEADER_REMEDY}")
+    return value
+
+
+HeaderMap = Annotated[TextMap, AfterValidator(_headers_only)]
+
+
 class RequestDefaults(Part):
     """The query and headers that every stream's request has.
 
@@ -124,7 +145,7 @@ class RequestDefaults(Part):
     """
 
     query: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
-    headers: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
+    headers: Annotated[HeaderMap, _OF_REQUEST] = Field(default_factory=dict)
 
 
 class StreamRequest(Part):
@@ -143,7 +164,7 @@ class StreamRequest(Part):
     method: Literal["GET", "POST", "PUT"] = "GET"
     path: Annotated[str, Templated(REQUEST_NAMES, compile_path)] = ""
     query: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
-    headers: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
+    headers: Annotated[HeaderMap, _OF_REQUEST] = Field(default_factory=dict)
     json_: Annotated[Any, _OF_REQUEST] = Field(default=None, alias="json")
     form: Annotated[TextMap | None, _OF_REQUEST] = None
 

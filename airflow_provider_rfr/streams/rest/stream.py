@@ -52,7 +52,7 @@ from airflow_provider_rfr.streams.rest.definition import (
     parse_definition,
     streams_by_name,
 )
-from airflow_provider_rfr.streams.rest.templates import Part, Scope, has_expressions
+from airflow_provider_rfr.streams.rest.templates import Part, Scope, config_remedy, has_expressions
 
 _log = logging.getLogger(__name__)
 
@@ -299,7 +299,7 @@ class _SourceBuilder:
         self._private = Scope("", self._config)
         for name in self.definition.secrets:
             if name not in self._config:
-                problem, remedy = f"config has no {name!r}", suggestion(name, self._config)
+                problem, remedy = f"config has no {name!r}", config_remedy(name, self._config)
                 raise SourceDefinitionError("secrets", problem, remedy, file or "")
         self._secrets = {name: self._config[name] for name in (*secrets, *self.definition.secrets)}
         # For what is stored: partitions, records, tokens, fingerprints.

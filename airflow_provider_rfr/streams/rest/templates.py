@@ -205,7 +205,8 @@ def compile_filter(
     if _allows_missing(tree):
         return condition, frozenset()
     for name in sorted(_fields_of("stream_slice", tree) - set(slice_fields)):
-        raise SourceDefinitionError(place, f"stream_slice has no {name!r}", suggestion(name, slice_fields))
+        remedy = suggestion(name, slice_fields) if slice_fields else "the stream has no partitions; declare them"
+        raise SourceDefinitionError(place, f"stream_slice has no {name!r}", remedy)
     return condition, frozenset(_fields_of("record", tree))
 
 
@@ -238,8 +239,13 @@ def _compile_text(
         raise SourceDefinitionError(place, f"unknown name {name!r}", suggestion(name, names))
     if config is not None and not _allows_missing(tree):
         for key in sorted(_fields_of("config", tree) - config.keys()):
-            raise SourceDefinitionError(place, f"config has no {key!r}", suggestion(key, config))
+            raise SourceDefinitionError(place, f"config has no {key!r}", config_remedy(key, config))
     return _ExpressionTemplate(render, place)
+
+
+def config_remedy(key: str, config: Mapping[str, Any]) -> str:
+    """Return the remedy for a key that the configuration does not have."""
+    return suggestion(key, config) if config else "add it to config of the source"
 
 
 @lru_cache(_TEMPLATES_KEPT)
