@@ -1,4 +1,4 @@
-"""A driver in a "cluster": the application as a process of its own, in a folder that its files were staged to."""
+"""A process in a "cluster", in a folder of its own: a driver whose files were staged there, or a pod's container."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,26 +20,21 @@ from typing_extensions import Self
 from tests.integration.conftest import ROOT
 
 
-class Driver:
-    """One run of an application with the files that were submitted with it.
+class ClusterProcess:
+    """A process that a "cluster" runs in a folder of its own, where its output is, too."""
 
-    The files are copied before the constructor returns, as a cluster's staging does: the submitter removes its own.
-    """
-
-    def __init__(self, folder: Path, files: Sequence[str], application: str, arguments: Sequence[str]) -> None:
+    def __init__(self, folder: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.folder = folder
-        folder.mkdir(parents=True)
-        for file in files:
-            shutil.copy(file, folder)
+        folder.mkdir(parents=True, exist_ok=True)
         with (folder / "stdout").open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, application, *arguments],
+                command,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**_environment(), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+                env=environment,
             )
 
     @property
@@ -55,6 +50,9 @@ class Driver:
     def output(self) -> str:
         return (self.folder / "stdout").read_text(errors="replace")
 
+    def wait(self) -> None:
+        self._process.wait()
+
     def kill(self) -> None:
         """SIGKILL to everything that it started."""
         try:
@@ -62,6 +60,20 @@ class Driver:
         except ProcessLookupError:
             pass
         self._process.wait()
+
+
+class Driver(ClusterProcess):
+    """One run of an application with the files that were submitted with it.
+
+    The files are copied before the constructor returns, as a cluster's staging does: the submitter removes its own.
+    """
+
+    def __init__(self, folder: Path, files: Sequence[str], application: str, arguments: Sequence[str]) -> None:
+        folder.mkdir(parents=True)
+        for file in files:
+            shutil.copy(file, folder)
+        environment = {**_environment(), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+        super().__init__(folder, [sys.executable, application, *arguments], environment)
 
 
 def _environment() -> dict[str, str]:

@@ -33,8 +33,8 @@ from tests.integration.conftest import Lake
 from tests.soon import PATIENCE, wait_until
 from tests.unit.operators.test_execute import FakeStateStore
 
-KEY = "canary-93b2-api"
-LAKE_KEY = "canary-93b2-lake"
+CANARY = "canary-93b2"
+KEY, LAKE_KEY = f"{CANARY}-api", f"{CANARY}-lake"
 STATE_KEY = "spark_job_id_0"
 HOLD = {"kind": "hold", "path": "/partitions/*", "after": 24}
 
@@ -76,7 +76,7 @@ def follow(trigger: RefreshTrigger) -> dict[str, Any]:
     async def events() -> list[Any]:
         return [event.payload async for event in trigger.run()]
 
-    [payload] = asyncio.run(asyncio.wait_for(events(), 120))
+    [payload] = asyncio.run(asyncio.wait_for(events(), PATIENCE))
     return dict(payload)
 
 
@@ -126,7 +126,7 @@ def test_a_refresh_is_submitted_left_and_gone_on_with_when_it_is_published(
     assert task.events[table_asset("raw.items", lake_conn_id="lake")].extra["snapshot_id"] == result["snapshot_id"]
     assert task.store.get("rfr") is None
     shown = [trigger.serialize(), payload, result, task.links, task.store.values, list(capfd.readouterr())]
-    assert "canary-93b2" not in json.dumps(shown)
+    assert CANARY not in json.dumps(shown)
 
 
 def test_what_is_published_counts_even_if_the_cluster_has_forgotten_the_driver(

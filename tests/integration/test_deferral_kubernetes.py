@@ -17,10 +17,11 @@ from tests.integration.conftest import ROOT
 APART = ROOT / ".venv" / "kubernetes"
 
 
-@pytest.mark.gate
+@pytest.mark.parametrize("tier", [pytest.param("gate", marks=pytest.mark.gate), "full"])
 @pytest.mark.skipif(not APART.is_dir(), reason=f"{APART} is missing: scripts/setup.sh makes it")
-def test_a_deferred_refresh_in_kubernetes() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/kubernetes_checks.py"]
+def test_a_deferred_refresh_in_kubernetes(tier: str) -> None:
+    options = ["-q", "-m", tier, "-p", "no:cacheprovider", "tests/integration/kubernetes_checks.py"]
+    command = [sys.executable, "-m", "pytest", *options]
     done = subprocess.run(
         command,
         cwd=ROOT,
