@@ -567,6 +567,7 @@ def show_state(args: Namespace) -> int:
 def set_state(args: Namespace) -> None:
     """Set the state from a file, or from standard input, in an empty snapshot of its own."""
     from airflow_provider_rfr.lake.sync_state import SyncState, write_state
+    from airflow_provider_rfr.refresh.sync import check_values
 
     place = args.file or "standard input"
     try:
@@ -576,6 +577,7 @@ def set_state(args: Namespace) -> None:
         raise ConfigurationError("file", f"{place} can't be read: {error}", "name a file with a state") from None
     except ValueError as error:
         raise ConfigurationError("file", f"{place} is not JSON: {error}", "write what `state show` prints") from None
+    check_values(state, datetime.now(timezone.utc))
     catalog = lake_of(args)
     snapshot_id = answered(lambda: write_state(catalog, args.table, state))
     if not print_data({"table": args.table, "snapshot_id": str(snapshot_id)}, args):

@@ -6,8 +6,10 @@ that can't be read as such is null: it is of no use as a cursor.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Final
@@ -25,6 +27,8 @@ _MANY_DIGITS: Final = pa.decimal128(38, 0)
 _LARGEST: Final = 2.0**62
 _FIRST: Final = (datetime.min.replace(tzinfo=timezone.utc) - _EPOCH) // _TICK
 _LAST: Final = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // _TICK
+_CLOCKS_APART: Final = timedelta(hours=1)
+_INTEGER: Final = re.compile(r"-?[0-9]+")
 _SCALE: Final = {"epoch": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1}
 
 
@@ -141,6 +145,30 @@ def value_of(text: str, column: CursorColumn) -> Any:
         return text.encode() if column.kind == "text" else int(text)
     except ValueError:
         raise SyncStateError(f"{text!r} in the state is no {column.kind}") from None
+
+
+def check_past(value: Any, column: CursorColumn, now: datetime) -> None:
+    """Check that a state's comparable value is not later than now, so that a sync from it on misses no change.
+
+    :raises SyncStateError: it is later by more than clocks may differ
+    """
+    if column.kind == "datetime" and value > (now + _CLOCKS_APART - _EPOCH) // _TICK:
+        raise SyncStateError(
+            f"the state has {text_of(value, column)}, which has not come yet, so no sync would read what changes until"
+            " then; run once with full_refresh: true, or set an earlier state with airflow rfr refresh state set"
+        )
+
+
+def comparable_text(text: str, column: CursorColumn) -> Any:
+    """Return the comparable value of a text as another tool or a source writes it; None if it is none."""
+    if column.kind == "text":
+        return text.encode()
+    if column.kind == "integer":
+        return int(text) if _INTEGER.fullmatch(text) else None
+    values = (
+        comparable(pa.chunked_array([[text]]), form)[0].as_py() for form in (column, replace(column, format="iso"))
+    )
+    return next((value for value in values if value is not None), None)
 
 
 def least(*texts: str | None, column: CursorColumn) -> str | None:

@@ -9,20 +9,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal
-
-import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.schemas import COLUMNS_OF_OTHERS
 from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.lake.table_reader import live_files
-from airflow_provider_rfr.refresh.cursor_values import comparable, text_of
+from airflow_provider_rfr.refresh.cursor_values import check_past, comparable_text, text_of
 from airflow_provider_rfr.refresh.sync import rules_of
 from airflow_provider_rfr.streams.core import Complete, key_paths, load_state
 from airflow_provider_rfr.streams.incremental import CursorColumn, IncrementalRead, StatefulRead, another_cursor
@@ -38,7 +36,6 @@ _FORMS: Final = (
     " state.json in the pipeline's working folder"
 )
 _MOST_NAMED: Final = 20
-_INTEGER: Final = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +177,7 @@ def converted(state: ForeignState, stream: PagedStream) -> SyncState:
     """Return the state of a table from which a sync of the stream continues where the other tool ended.
 
     :raises ConfigurationError: the stream is not incremental, or the state does not fit it
+    :raises SyncStateError: the state has a moment that has not come yet
     """
     read = stream.incremental
     if read is None:
@@ -191,12 +189,20 @@ def converted(state: ForeignState, stream: PagedStream) -> SyncState:
         content = state.content
         if state.tool == "dlt":
             content = {read.column.name: _of_cursor(content, read.column)}
+        for _, cursor in _partitions(content):
+            # Which of them the stream can read, it knows itself.
+            with suppress(ConfigurationError):
+                check_past(_read(_value_in(cursor, read.column), read.column), read.column, _now())
         return SyncState(rules_of(stream, read), {}, of_source=read.of_connection(content))
     values = {}
     for partition, cursor in _partitions(state.content):
         key = _partition_key(read, partition)
         values[key] = _text(_value_in(cursor, read.column), read.column, cursor.get("lookback_window"))
     return SyncState(rules_of(stream, read), values)
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
 
 
 def _partitions(content: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -259,7 +265,9 @@ def _text(value: Any, column: CursorColumn, lookback: Any) -> str:
 
     :param lookback: seconds that the other tool would read again; None for none
     """
-    text = text_of(_read(value, column), column)
+    read = _read(value, column)
+    check_past(read, column, _now())
+    text = text_of(read, column)
     if column.kind == "datetime" and isinstance(lookback, (int, float)):
         return write_moment(read_moment(text) - timedelta(seconds=lookback))
     return text
@@ -270,24 +278,13 @@ def _read(value: Any, column: CursorColumn) -> Any:
 
     :raises ConfigurationError: it is none of the cursor
     """
-    read = None if value is None or isinstance(value, (bool, Mapping, list)) else _comparable(str(value), column)
+    read = None if value is None or isinstance(value, (bool, Mapping, list)) else comparable_text(str(value), column)
     if read is None:
         problem = f"the state's value {value!r} is no {column.kind}"
         if column.kind == "datetime":
             problem += f" of ISO 8601 nor of the format {column.format!r}"
         raise ConfigurationError("file", problem, "write it in that form into the file")
     return read
-
-
-def _comparable(text: str, column: CursorColumn) -> Any:
-    """Return the comparable value of a text; None if it is none."""
-    if column.kind == "text":
-        return text.encode()
-    if column.kind == "integer":
-        return int(text) if _INTEGER.fullmatch(text) else None
-    forms: Sequence[CursorColumn] = (column, replace(column, format="iso"))
-    values = (comparable(pa.chunked_array([[text]]), form)[0].as_py() for form in forms)
-    return next((value for value in values if value is not None), None)
 
 
 def check_table(stream: PagedStream, table: Table) -> None:

@@ -6,14 +6,22 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import SyncState
-from airflow_provider_rfr.refresh.cursor_values import greatest, least, moment_in, text_of
+from airflow_provider_rfr.refresh.cursor_values import (
+    check_past,
+    comparable_text,
+    greatest,
+    least,
+    moment_in,
+    text_of,
+    value_of,
+)
 from airflow_provider_rfr.streams.core import key_paths
-from airflow_provider_rfr.streams.incremental import ChangesRead, CursorWindow, StatefulRead
+from airflow_provider_rfr.streams.incremental import ChangesRead, CursorColumn, CursorWindow, StatefulRead
 from airflow_provider_rfr.streams.moments import write_moment
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -31,6 +39,19 @@ def rules_of(stream: PagedStream, read: ChangesRead) -> dict[str, Any]:
     column = read.column
     cursor = {"field": column.name, "type": column.kind, "format": column.format, "timezone": column.timezone}
     return {"cursor": cursor, "primary_key": [list(path) for path in key_paths(stream.primary_key)]}
+
+
+def check_values(state: SyncState, now: datetime) -> None:
+    """Check the values of a state that was written by hand.
+
+    :raises SyncStateError: one is not of its cursor's type, or has not come yet
+    """
+    cursor = state.rules.get("cursor")
+    kind = cursor.get("type") if isinstance(cursor, Mapping) else None
+    if kind not in ("datetime", "integer", "text"):
+        raise SyncStateError("rules.cursor.type of the state must be datetime, integer or text; write what it showed")
+    for text in state.values.values():
+        check_past(value_of(text, CursorColumn("", kind)), CursorColumn("", kind), now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +76,27 @@ class SyncPlan:
     def check(self, table: str) -> None:
         """Check that the table's state can be continued.
 
-        :raises SyncStateError: the cursor or the key has changed since
+        :raises SyncStateError: the cursor or the key has changed since, or it has a moment that has not come yet
         """
-        if self.state is None or self.state.rules == self.rules:
+        if self.state is None:
+            return
+        if self.state.rules == self.rules:
+            if self.window is None:
+                self._check_past(self.state)
             return
         names = [name for name, value in self.rules.items() if self.state.rules.get(name) != value]
         raise SyncStateError(
             f"{table} was synced with another {' and '.join(names) or 'rule'}: {json.dumps(self.state.rules)}, now"
             f" {json.dumps(self.rules)}; run once with full_refresh: true"
         )
+
+    def _check_past(self, state: SyncState) -> None:
+        column, now = self.read.column, datetime.now(timezone.utc)
+        for text in state.values.values():
+            check_past(value_of(text, column), column, now)
+        for text in self.read.texts_in(state.of_source or {}):
+            if (value := comparable_text(text, column)) is not None:
+                check_past(value, column, now)
 
     def slices(self, state: SyncState, opened_at: datetime) -> Iterable[Mapping[str, Any]]:
         """Return the slices that ask for the changes since the state."""

@@ -144,6 +144,13 @@ class _ChangesRead(ABC):
         """
         return None, None
 
+    def texts_in(self, state: Mapping[str, Any]) -> Iterable[str]:
+        """Return the values of the cursor in a state of the source's own form.
+
+        None where the stream alone knows what its state means.
+        """
+        return ()
+
 
 class IncrementalRead(_ChangesRead):
     """An incremental read whose state is the largest value of each partition.

@@ -593,6 +593,15 @@ class ManifestRead(StatefulRead):
                 raise another_cursor(cursor, self.column)
         return state
 
+    def texts_in(self, state: Mapping[str, Any]) -> Iterator[str]:
+        # From a moment that has not come yet, the CDK lists no slice, and says nothing.
+        entries = state.get("states") or ()
+        for cursor in (state, state.get("state") or {}, *(entry["cursor"] for entry in entries)):
+            for place in (cursor, *(cursor.get("slices") or ())):
+                for name in (self.column.name, "most_recent_cursor_value", "end"):
+                    if isinstance(value := place.get(name), (str, int)):
+                        yield str(value)
+
     def moves(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         # How long a sync took is part of it, and differs each time.
         return {**before, _LOOKBACK: None} != {**after, _LOOKBACK: None}

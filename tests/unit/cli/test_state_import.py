@@ -100,6 +100,18 @@ def test_nothing_is_set_where_something_does_not_fit(
         assert lake.catalog.load_table(NAME).metadata.current_snapshot_id is None
 
 
+def test_a_state_that_is_set_is_checked_first(lake: Lake, rfr: Rfr, tmp_path: Path) -> None:
+    lake.catalog.create_table(NAME, Schema(*COLUMNS))
+    rules = {"cursor": {"field": "updated_at", "type": "datetime"}, "primary_key": [["id"]]}
+    file = tmp_path / "own.json"
+    for value in ("2900-01-01T00:00:00Z", "soon"):
+        file.write_text(json.dumps({"version": 1, "rules": rules, "values": {"{}": value}}))
+        check_messages(rfr("set", NAME, str(file), code=1).err.splitlines()[-1])
+    file.write_text(json.dumps({"version": 1, "rules": {}, "values": {}}))
+    check_messages(rfr("set", NAME, str(file), code=1).err.splitlines()[-1])
+    assert lake.catalog.load_table(NAME).metadata.current_snapshot_id is None
+
+
 def test_a_file_that_is_not_there_is_named(rfr: Rfr, arguments: list[str], tmp_path: Path) -> None:
     arguments[2] = str(tmp_path / "nope.json")
     assert "state: " in rfr(*arguments, code=1).err

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
 from airflow_provider_rfr.refresh.foreign_states import ForeignState, choose, converted, states_in
 from airflow_provider_rfr.streams.loader import load_stream
+from airflow_provider_rfr.streams.moments import write_moment
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 from tests.unit.messages import raises
 from tests.unit.refresh import python_sources
@@ -219,6 +221,24 @@ def test_a_file_without_a_state_is_refused(text: str) -> None:
 def test_a_state_that_does_not_fit_the_stream_is_refused(content: dict[str, Any], of: PagedStream) -> None:
     with raises(ConfigurationError):
         converted(airbyte(content), of)
+
+
+@pytest.mark.parametrize(
+    ("state", "of"),
+    [
+        (airbyte({"updated_at": "2900-01-01"}), stream()),
+        (airbyte({"states": [{"partition": {"pid": 1}, "cursor": {"updated_at": "2900-01-01"}}]}), stream(**DIVIDED)),
+        (ForeignState("dlt", {"updated_at": "2900-01-01T00:00:00Z"}), stream()),
+    ],
+)
+def test_a_state_that_has_not_come_yet_is_refused(state: ForeignState, of: PagedStream) -> None:
+    with pytest.raises(SyncStateError, match="not come yet"):
+        converted(state, of)
+
+
+def test_the_clock_of_the_other_tool_may_be_a_little_ahead() -> None:
+    ahead = write_moment(datetime.now(timezone.utc) + timedelta(minutes=50))
+    assert values(airbyte({"updated_at": ahead}), stream()) == {"{}": ahead}
 
 
 def test_a_stream_that_is_not_in_the_file_is_named_with_those_that_are() -> None:

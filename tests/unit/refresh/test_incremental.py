@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 from pyiceberg.types import StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SyncStateError
-from airflow_provider_rfr.lake.sync_state import read_state
+from airflow_provider_rfr.lake.sync_state import read_state, write_state
 from airflow_provider_rfr.refresh import merge, merge_task, pages
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.merge_task import SearchTask
@@ -393,6 +394,19 @@ def test_a_time_that_has_not_come_yet_does_not_hide_later_changes(shop: Shop) ->
     RECORDS[-1]["updated_at"] = opened
     shop.sync()
     assert (9, "late") in shop.rows()
+
+
+def test_a_state_that_has_not_come_yet_is_refused_but_by_a_window(shop: Shop) -> None:
+    begun(shop)
+    state = read_state(shop.table)
+    assert state is not None
+    write_state(shop.catalog, TABLE, replace(state, values={'{"shop":"a"}': "2900-01-01T00:00:00.000000Z"}))
+    with raises(SyncStateError):
+        shop.sync()
+    assert not ASKED
+    shop.sync(window=f"{moment(0)}/{moment(2)}")
+    shop.sync(full=True)
+    assert counted(shop.sync()) == {"unchanged": 1}
 
 
 def test_keys_of_several_columns_and_nested_values_are_compared_exactly(shop: Shop) -> None:

@@ -343,6 +343,21 @@ def test_a_cursor_that_the_schema_lacks_becomes_a_column(api: ChangingApi, tmp_p
     synced.sync(moment(200))
 
 
+@pytest.mark.parametrize("form", ["plain", "slices"])
+def test_a_state_that_has_not_come_yet_is_refused(form: str, api: ChangingApi, tmp_path: Path) -> None:
+    synced = Synced(tmp_path, api, stream_of("/orders", datetime_cursor()))
+    api.change("/orders", ["a"], 0)
+    synced.ours(moment(5))
+    state = read_state(synced.table)
+    assert state is not None
+    ahead = "2900-01-01T00:00:00Z"
+    slices = {"state_type": "date-range", "slices": [{"start": moment(0), "end": ahead}]}
+    future = {"updated_at": ahead} if form == "plain" else slices
+    write_state(synced.catalog, TABLE, replace(state, of_source=future))
+    with pytest.raises(SyncStateError, match="not come yet"):
+        synced.ours(moment(9))
+
+
 def test_a_value_in_the_future_counts_as_the_opening_of_the_sync(api: ChangingApi, tmp_path: Path) -> None:
     api.change("/orders", [1], 0)
     api.change("/orders", [2], 24 * 365 * 100)
