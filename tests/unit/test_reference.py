@@ -30,6 +30,7 @@ NO_PROPERTIES = {
     "rfr.css": "a file of the pages",
     "rfr.js": "a file of the pages",
     "rfr.json": "a mark of Arrow's columns, in memory alone",
+    "rfr.mixed": "a mark of Arrow's columns, in memory alone",
 }
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
