@@ -284,7 +284,8 @@ class Refresh:
         read, state, window = self._stream.incremental, None, self._window
         if self._config.sync == "incremental":
             state = self._target.sync_state()
-            if _has_begun_in_full(header, full, is_first=state is None):
+            age = self._options.resume_within
+            if _has_begun_in_full(header, full, is_first=state is None, resume_within=age):
                 _log.info("%s: a full refresh was begun, and is finished first", self.figures.target)
                 state, window = None, None
             elif state is None and window is None and self._target.has_lost_state:
@@ -415,12 +416,18 @@ def refuses_generation(error: BaseException) -> bool:
     return not isinstance(error, (OSError, EOFError, MemoryError))
 
 
-def _has_begun_in_full(header: LedgerHeader | None, full: Fingerprints, *, is_first: bool) -> bool:
+def _has_begun_in_full(
+    header: LedgerHeader | None, full: Fingerprints, *, is_first: bool, resume_within: float
+) -> bool:
     """Tell whether an incremental sync has to finish a full refresh first.
 
     :param is_first: the table has no state, so the sync reads everything itself
     """
     if header is None or header.state is not RefreshState.OPEN or header.base_state is not None:
+        return False
+    # What a guard refused is published by a refresh of its own kind alone, whatever this sync's guards say. One that is
+    # too old would be read anew, whole.
+    if not is_first and (header.refused_under is not None or header.idle_seconds() > resume_within):
         return False
     # One that was to append would replace the table's rows here, so it is left to a refresh of its kind.
     return header.read_fingerprint == full.read and (is_first or header.mode is None)

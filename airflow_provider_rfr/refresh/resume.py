@@ -319,7 +319,7 @@ def _why_not_resumed(
             f"generation {number} was read whole and refused at its publish, and neither schema, options nor table"
             " changed since, so this run reads again"
         )
-    age = (now - (header.progressed_at or header.opened_at)).total_seconds()
+    age = header.idle_seconds(now)
     if age > options.resume_within:
         return (
             f"generation {number} made no progress for {age:.0f} s, longer than resume_within"

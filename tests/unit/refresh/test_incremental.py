@@ -644,6 +644,26 @@ class TestWindow:
         assert not ASKED
         assert [number for number, _ in shop.rows()] == [1, 2]
 
+    def test_a_full_refresh_that_a_guard_refused_is_not_published_by_a_sync(self, shop: Shop) -> None:
+        begun(shop, 20)
+        records = RECORDS[:]
+        del RECORDS[2:]
+        with pytest.raises(PublishRefusedError, match="max_shrink"):
+            shop.sync(full=True, run="weekly/1", max_shrink=0.5)
+        RECORDS[:] = records
+        shop.change(99, 30, "new")
+        assert counted(shop.sync(run="hourly/1")) == {"inserted": 1, "unchanged": 1}
+        assert [number for number, _ in shop.rows()] == [*range(20), 99]
+
+    def test_a_full_refresh_that_is_too_old_to_resume_does_not_make_a_sync_read_everything(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun(shop)
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="away"):
+            patched.setattr(Publisher, "publish", fails)
+            shop.sync(full=True)
+        assert counted(shop.sync(resume_within=0)) == {"unchanged": 1}
+
     def test_a_full_refresh_that_was_to_append_is_not_finished_as_one_that_replaces(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
