@@ -43,6 +43,7 @@ def is_system_column(name: str) -> bool:
 
 _JSON_TEXT_KEY: Final = b"rfr.json"
 _MIXED_TEXT_KEY: Final = b"rfr.mixed"
+_LOCAL_TIME_KEY: Final = b"rfr.local-time"
 
 JSON_TEXT_DOC: Final = "JSON text"
 """The comment, in the table, of a column of JSON texts."""
@@ -213,6 +214,16 @@ def mixed_text_field(name: str) -> pa.Field:
 def is_mixed_text(column: pa.Field) -> bool:
     """Tell whether the column is one of :func:`mixed_text_field`."""
     return _MIXED_TEXT_KEY in (column.metadata or {})
+
+
+def local_time_field(column: pa.Field) -> pa.Field:
+    """Return the column of moments without an offset as one that takes no moment with an offset."""
+    return column.with_metadata({**(column.metadata or {}), _LOCAL_TIME_KEY: b"1"})
+
+
+def is_local_time(column: pa.Field) -> bool:
+    """Tell whether the column takes no moment with an offset."""
+    return _LOCAL_TIME_KEY in (column.metadata or {})
 
 
 def with_system_columns(rows: pa.Schema) -> pa.Schema:

@@ -21,6 +21,7 @@ from airflow_provider_rfr.exceptions import ReconciliationError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform, load_file
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
+from airflow_provider_rfr.lake.schemas import local_time_field
 from airflow_provider_rfr.refresh.cursor_values import comparable
 from airflow_provider_rfr.refresh.merge_task import PLACE_COLUMN, KeyRules, Paths, column_at, write_index
 from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
@@ -376,6 +377,18 @@ def _in_types_of(rows: pa.Table, task: PublishTask) -> pa.Table:
     return shaped.append_column(PLACE_COLUMN, rows[PLACE_COLUMN])
 
 
+def _without_offsets(schema: pa.Schema, cursor: CursorColumn | None) -> pa.Schema:
+    """Return the schema, in which a cursor column of local times takes no moment with an offset.
+
+    Such a moment would be kept as that of UTC, and be taken for a local time when it is compared.
+    """
+    if cursor is None or cursor.timezone == "UTC" or cursor.name not in schema.names:
+        return schema
+    place = schema.get_field_index(cursor.name)
+    column = schema.field(place)
+    return schema.set(place, local_time_field(column)) if column.type == pa.timestamp("us") else schema
+
+
 def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNames, max_offenders: int) -> TypedRows:
     """Return the typed rows of some pages, one for each record; note their fields if the task asks for them."""
     if task.note_fields:
@@ -383,7 +396,7 @@ def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNam
             fields.note(bytes(page.records))
     typed = type_pages(
         pages,
-        task.schema,
+        _without_offsets(task.schema, task.cursor),
         generation=task.generation,
         on_type_error=task.on_type_error,
         max_offenders=max_offenders,

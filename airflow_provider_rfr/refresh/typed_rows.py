@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_provider_rfr.exceptions import LedgerError
-from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, is_json_text, is_mixed_text
+from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, is_json_text, is_local_time, is_mixed_text
 from airflow_provider_rfr.numbers import (
     EXACT_INTEGERS,
     INFINITE,
@@ -45,6 +45,7 @@ from airflow_provider_rfr.numbers import (
     loses_digits,
     read_number,
 )
+from airflow_provider_rfr.streams.moments import OFFSET, without_offset
 from airflow_provider_rfr.text import cut
 
 _SHRINK, _GROW = 8, 2
@@ -129,6 +130,9 @@ def read_columns(block: bytes, rows: int, schema: pa.Schema) -> pa.Table:
             pa.chunked_array([_finished(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
             for field in schema
         ]
+        local = [table[field.name] for field in schema if is_local_time(field)]
+        if any(pc.any(pc.match_substring_regex(column, OFFSET)).as_py() for column in local):
+            raise BlockMismatchError("a moment with an offset")
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise BlockMismatchError(str(error)) from error
     return pa.Table.from_arrays(columns, schema=schema)
@@ -305,13 +309,15 @@ def _coercer(field: pa.Field, path: str, casts: bool) -> _Coercer:
         return _struct(list(kind), path, casts)
     if pa.types.is_list(kind):
         return _list(_coercer(kind.value_field, f"{path}[]", casts), path)
-    coerce = _number(path) if _is_double(kind) else _scalar(kind, path)
+    coerce = _number(path) if _is_double(kind) else _scalar(field, path)
     cast = _CASTS.get(kind) if casts else None
     return coerce if cast is None else lambda value, losses: coerce(cast(value), losses)
 
 
-def _scalar(kind: pa.DataType, path: str) -> _Coercer:
-    convert, expected = _decimal(kind) if pa.types.is_decimal(kind) else _SCALARS[kind]
+def _scalar(field: pa.Field, path: str) -> _Coercer:
+    convert, expected = _decimal(field.type) if pa.types.is_decimal(field.type) else _SCALARS[field.type]
+    if is_local_time(field):
+        convert, expected = lambda value: _instant(without_offset(value)), "local time without an offset"
 
     def coerce(value: Any, losses: list[Loss]) -> Any:
         try:

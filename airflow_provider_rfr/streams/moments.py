@@ -14,6 +14,9 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?")
 # Python before 3.11 reads fewer forms of ISO 8601 itself.
 _MOMENT: Final = TypeAdapter(datetime)
 
+OFFSET: Final = r"[Tt ].*([Zz]|[+-]\d\d(:?\d\d)?)$"
+"""Regular expression, also Arrow's, that finds the offset of a moment."""
+
 
 def zone_of(name: str) -> tzinfo:
     """Return the time zone of an IANA name.
@@ -44,6 +47,16 @@ def moment_of(text: str, zone: tzinfo) -> datetime:
     if moment.year not in _YEARS:
         raise ValueError(f"{text!r} is not in the years {_YEARS[0]} to {_YEARS[-1]}")
     return in_utc(moment if moment.tzinfo else moment.replace(tzinfo=zone))
+
+
+def without_offset(text: str) -> str:
+    """Return the text of a local time.
+
+    :raises ValueError: it has an offset
+    """
+    if re.search(OFFSET, text):
+        raise ValueError(f"{text!r} has an offset")
+    return text
 
 
 def in_utc(moment: datetime) -> datetime:

@@ -31,6 +31,7 @@ NO_PROPERTIES = {
     "rfr.js": "a file of the pages",
     "rfr.json": "a mark of Arrow's columns, in memory alone",
     "rfr.mixed": "a mark of Arrow's columns, in memory alone",
+    "rfr.local-time": "a mark of Arrow's columns, in memory alone",
 }
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 

@@ -27,11 +27,12 @@ class Bounds(IncrementalRead):
     column = CursorColumn("updated_at")
     settle = timedelta()
 
-    def __init__(self, shops: Iterable[str], marks_deleted: bool, integers: bool = False) -> None:
+    def __init__(
+        self, shops: Iterable[str], marks_deleted: bool, integers: bool = False, timezone: str = "UTC"
+    ) -> None:
         self._shops = list(shops)
         self.marks_deleted = marks_deleted
-        if integers:
-            self.column = CursorColumn("version", "integer")
+        self.column = CursorColumn("version", "integer") if integers else CursorColumn("updated_at", timezone=timezone)
 
     def slices(self, values: Mapping[str, str], opened_at: datetime) -> Iterable[Mapping[str, Any]]:
         for shop in self._shops:
@@ -48,7 +49,7 @@ class Bounds(IncrementalRead):
 class Orders(PagedStream):
     """Config: ``shops``, ``page_size``, ``key`` (None for none), ``deletes``, ``cursor``, ``only`` (its fields).
 
-    Also ``columns`` and ``json_schema``, as streams have them.
+    Also ``columns`` and ``json_schema``, as streams have them, and ``timezone`` of a cursor without offsets.
     """
 
     name = "orders"
@@ -59,7 +60,10 @@ class Orders(PagedStream):
         self.primary_key = config.get("key", "id")
         self.columns, self.json_schema = config.get("columns"), config.get("json_schema")
         integers = config.get("cursor") == "version"
-        self.incremental = Bounds(config.get("shops", ["a"]), config.get("deletes", True), integers)
+        zone = config.get("timezone", "UTC")
+        self.incremental = Bounds(config.get("shops", ["a"]), config.get("deletes", True), integers, zone)
+        if zone != "UTC":
+            self.columns = {"updated_at": "timestamp_ntz"}
 
     def private_copy(self) -> Orders:
         return self

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SyncStateError
+from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SyncStateError, TypeMismatchError
 from airflow_provider_rfr.lake.sync_state import read_state, write_state
 from airflow_provider_rfr.refresh import merge, merge_task, pages
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
@@ -369,6 +369,18 @@ def test_new_columns_are_added_and_old_rows_have_none(shop: Shop) -> None:
     shop.sync()
     rows = shop.table.scan().to_arrow().to_pylist()
     assert {row["id"]: row["more"] for row in rows} == {0: None, 1: 5, 2: None}
+
+
+def test_a_cursor_of_local_times_takes_no_offset(shop: Shop) -> None:
+    shop.config = {"timezone": "America/New_York"}
+    shop.change(1, 0)
+    with raises(TypeMismatchError):
+        shop.sync()
+    RECORDS[0]["updated_at"] = "2024-01-01T00:00:00"
+    shop.change(2, 0)
+    RECORDS[1]["updated_at"] = "2024-01-01"
+    shop.sync()
+    assert shop.state == {'{"shop":"a"}': "2024-01-01T05:00:00.000000Z"}
 
 
 def test_integers_and_partitions_have_states_of_their_own(shop: Shop) -> None:
