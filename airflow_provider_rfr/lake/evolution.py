@@ -24,6 +24,7 @@ from pyiceberg.schema import Schema, index_by_id, index_by_name
 
 from airflow_provider_rfr.exceptions import SchemaEvolutionError
 from airflow_provider_rfr.lake.schemas import (
+    DECLARABLE_TYPES,
     JSON_TEXT_DOC,
     column_doc,
     full_names,
@@ -97,6 +98,7 @@ class _Findings:
 
     :ivar inferred: as in :func:`plan_evolution`; ``pinned``, too
     :ivar stale: columns of the table that the rows lack, by path
+    :ivar declaring_helps: whether a declared type may solve one of the problems
     """
 
     inferred: Collection[str]
@@ -104,20 +106,45 @@ class _Findings:
     changes: list[_ColumnChange] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     stale: dict[_Path, iceberg.NestedField] = field(default_factory=dict)
+    declaring_helps: bool = False
 
-    def reject(self, path: _Path, problem: str) -> None:
+    def reject(self, path: _Path, problem: str, old: iceberg.IcebergType | None = None) -> None:
+        """Add a problem.
+
+        :param old: the table's type, where the rows have another one
+        """
+        if old is None or _is_declarable(old):
+            self.declaring_helps = True
+        else:
+            problem = f"{problem}, and no stream can declare the table's type"
         self.problems.append(f"{'.'.join(path)}: {problem}")
 
     def drop(self, change: _ColumnChange, column: iceberg.NestedField, problem: str) -> None:
         """Add a change that drops the table's column; or the problem, if the column is still needed."""
         if self.pinned is None:
-            self.reject(change.path, problem)
+            self.reject(change.path, problem, change.old)
             return
         ids = index_by_id(Schema(column))  # of the column and of all inside it
         if reasons := sorted({self.pinned[number] for number in ids if number in self.pinned}):
-            self.reject(change.path, f"{problem}, and the old column can't be dropped: {', '.join(reasons)}")
+            pinned = f"{problem}, and the old column can't be dropped: {', '.join(reasons)}"
+            self.reject(change.path, pinned, change.old)
         else:
             self.changes.append(change)
+
+    def refusal(self) -> SchemaEvolutionError:
+        """Return the error that names all problems."""
+        why, remedies = "", ["change the table"]
+        if self.pinned is None:
+            why = ": the publish keeps other rows of it, so a column can be added and widened, not replaced"
+            ways = "an incremental sync by full_refresh, a full refresh by mode: replace without replace_where"
+            remedies = [f"replace the whole table once ({ways})"]
+        if self.declaring_helps:
+            remedies.insert(0, "declare the table's type for these columns")
+        remedy = ", ".join([*remedies, "or publish into a new table"])
+        return SchemaEvolutionError(
+            f"the table can't take the new schema ({'; '.join(self.problems)}){why}."
+            f" {remedy[0].upper()}{remedy[1:]}; what was fetched is kept"
+        )
 
 
 def plan_evolution(
@@ -152,14 +179,7 @@ def plan_evolution(
         elif column.required:
             findings.reject(path, "the table requires a value and the rows have no such column")
     if findings.problems:
-        why, instead = "", "change the table"
-        if pinned is None:
-            why = ": the publish keeps other rows of it, so a column can be added and widened, not replaced"
-            instead = "replace the whole table once (mode: replace without replace_where)"
-        raise SchemaEvolutionError(
-            f"the table can't take the new schema ({'; '.join(findings.problems)}){why}. Declare the table's type for "
-            f"these columns, {instead}, or publish into a new table; what was fetched is kept"
-        )
+        raise findings.refusal()
     plan = EvolutionPlan(tuple(findings.changes), pa.schema(fields[: len(wanted)]))
     if policy == "fail" and plan.changes:
         raise SchemaEvolutionError(
@@ -291,6 +311,15 @@ def _widens(current: iceberg.IcebergType, new: iceberg.IcebergType) -> bool:
         return current.scale == new.scale and current.precision < new.precision
     wider = ((iceberg.IntegerType, iceberg.LongType), (iceberg.FloatType, iceberg.DoubleType))
     return (type(current), type(new)) in wider
+
+
+def _is_declarable(kind: iceberg.IcebergType) -> bool:
+    """Tell whether the columns of a stream can have the type, or one that widens it."""
+    if isinstance(kind, iceberg.ListType):
+        return _is_declarable(kind.element_type)
+    if isinstance(kind, iceberg.StructType):
+        return all(_is_declarable(inner.field_type) for inner in kind.fields)
+    return isinstance(kind, iceberg.DecimalType) or kind in DECLARABLE_TYPES
 
 
 def _brief(kind: iceberg.IcebergType) -> str:

@@ -79,6 +79,8 @@ _FROM_ARROW: Final[dict[pa.DataType, iceberg.IcebergType]] = {
 _TO_ARROW: Final = {kind: column for column, kind in reversed(_FROM_ARROW.items())}
 _UNREAD: Final = (iceberg.IntegerType, iceberg.FloatType)
 """Types of columns that no record is read into: its numbers are longs and doubles."""
+DECLARABLE_TYPES: Final = frozenset(_FROM_ARROW.values())
+"""Types that columns of rows can have, besides decimals, lists and structs."""
 _TIME_TRANSFORMS: Final[dict[str, transforms.Transform[Any, Any]]] = {
     "years": transforms.YearTransform(),
     "months": transforms.MonthTransform(),

@@ -332,17 +332,19 @@ def _paths(value: Any, prefix: str, depth: int) -> Iterator[str]:
             yield from _paths(item, f"{prefix}element.", depth - 1)
 
 
-def key_columns(primary_key: PrimaryKey, rows: pa.Schema) -> tuple[tuple[str, ...], ...]:
+def key_columns(primary_key: PrimaryKey, rows: pa.Schema, inferred: bool = False) -> tuple[tuple[str, ...], ...]:
     """Return the paths of the key's columns.
 
+    :param inferred: from records, so that a column may be missing because no record has a value
     :raises ConfigurationError: the rows lack one
     """
     paths = key_paths(primary_key)
+    problem = "no record has a value of" if inferred else "the rows have no column"
     for path in paths:
         kind: pa.DataType = pa.struct(list(rows))
         for name in path:
             if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-                raise _missing(path, "the rows have no column", rows.names)
+                raise _missing(path, problem, rows.names)
             kind = kind.field(name).type
     return paths
 

@@ -377,7 +377,7 @@ class Publisher:
         """Write the rows in the table's types, and check that all are there."""
         results = self.jobs.run(run_publish_task, tasks)
         self._check_results(results, staged)
-        self._note_fields(results, _without(target.rows, self.rules.constants))
+        self._note_fields(results, _without(target.rows, self.rules.constants), staged)
         return results
 
     def _plan(self, header: LedgerHeader, rows: int) -> tuple[list[PublishTask], FileTarget]:
@@ -396,7 +396,7 @@ class Publisher:
             on_type_error=options.on_type_error,
             max_offenders=options.max_offenders,
             # Columns inferred from no rows lack the key's.
-            key_columns=key_columns(self.stream.primary_key, target.rows) if rows else (),
+            key_columns=key_columns(self.stream.primary_key, target.rows, self.rules.infers) if rows else (),
             row_filter=RowFilter(where, target.layout.schema) if where else None,
             scratch=self._scratch(header),
             note_fields=not self.rules.infers,
@@ -478,7 +478,7 @@ class Publisher:
                 f"{staged} records are staged, {written} were written{place}; nothing is published"
             )
 
-    def _note_fields(self, results: Sequence[PublishResult], rows: pa.Schema) -> None:
+    def _note_fields(self, results: Sequence[PublishResult], rows: pa.Schema, staged: int) -> None:
         """Record the fields of the records; warn of dropped fields, and of types for fields that no record has."""
         if not self.rules.infers:
             self.sent = frozenset().union(*(result.fields for result in results))
@@ -488,7 +488,7 @@ class Publisher:
                     "%s: json_schema drops %s of the records that it does not name: %s",
                     *(self.target.name, counted(dropped, "field"), listed(dropped)),
                 )
-        if unseen := [name for name in self.rules.hints if name not in self.sent]:
+        if staged and (unseen := [name for name in self.rules.hints if name not in self.sent]):
             _log.warning(
                 "%s: no record has these fields, which are named in columns: %s", self.target.name, listed(unseen)
             )

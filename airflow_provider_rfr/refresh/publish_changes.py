@@ -97,7 +97,8 @@ class ChangesPublisher(Publisher):
 
     def _index_of(self, target: FileTarget) -> KeyRules:
         """Return the columns by which the rows of the batch are found in the table."""
-        cursor, key = self._cursor_in(target.rows), key_columns(self.stream.primary_key, target.rows)
+        cursor = self._cursor_in(target.rows)
+        key = key_columns(self.stream.primary_key, target.rows, self.rules.infers)
         if self._options.mode == "merge":
             return KeyRules(key, cursor, key)
         # A version of a row is left out where the table has it; without a key, a row that is equal in all columns, also

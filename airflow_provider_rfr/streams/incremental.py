@@ -71,6 +71,14 @@ def another_cursor(names: Collection[str], column: CursorColumn) -> Configuratio
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _number(text: str) -> Any:
     if not _INTEGER.fullmatch(text):
         raise ValueError(f"{text!r} is not a whole number; write e.g. 0/1000")
@@ -101,7 +109,7 @@ class CursorWindow:
         parts = [part.strip() for part in text.split("/")]
         if len(parts) != 2 or not all(parts):
             raise ValueError(f"{text!r} is not start/end; write e.g. 2026-01-01/2026-01-11")
-        kind = column.kind if column is not None else "integer" if _INTEGER.fullmatch(parts[0]) else "datetime"
+        kind = column.kind if column is not None else "integer" if _is_number(parts[0]) else "datetime"
         if kind == "text":
             raise ValueError("the cursor is a text; a window needs a cursor of type datetime or integer")
         zone = zone_of("UTC" if column is None else column.timezone)

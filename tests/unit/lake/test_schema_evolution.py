@@ -24,10 +24,12 @@ from pyiceberg.types import (
     IntegerType,
     ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
     StructType,
     TimestampType,
+    UUIDType,
 )
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
@@ -326,3 +328,22 @@ def test_a_column_that_the_table_itself_refers_to_is_not_replaced(catalog: SqlCa
     with raises(SchemaEvolutionError) as caught:
         evolve(table, pa.schema([(name, pa.string()) for name in "abcd"]), rows_stay=False)
     assert "; d: " not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "partly"),
+    [
+        (UUIDType(), False),
+        (MapType(201, StringType(), 202, LongType(), False), False),
+        (ListType(201, UUIDType(), False), False),
+        (StructType(NestedField(201, "inner", UUIDType(), required=False)), False),
+        (UUIDType(), True),
+    ],
+)
+def test_no_one_is_asked_to_declare_a_type_that_no_stream_can_have(kind: Any, partly: bool) -> None:
+    others = {"n": (LongType(), pa.string())} if partly else {}
+    table = table_with(("a", kind), *((name, old) for name, (old, _) in others.items()))
+    rows = pa.schema([("a", pa.string()), *((name, new) for name, (_, new) in others.items())])
+    with raises(SchemaEvolutionError) as caught:
+        plan_evolution(table, rows, "evolve")
+    assert ("Declare the table's type" in str(caught.value)) is partly

@@ -30,6 +30,8 @@ def operator(**arguments: Any) -> IncrementalSyncOperator:
         {"window": "2026-01-01/2026-01-01"},
         {"window": "2026-01-02/2026-01-01"},
         {"window": "1/2026-01-01"},
+        {"window": "1.5/2"},
+        {"window": "٣/٤"},
         {"window": f"1/{2**63}"},
         {"window": "2026-01-01/2026-01-02", "full_refresh": True},
     ],

@@ -443,6 +443,27 @@ def test_a_record_without_a_key_is_named(shop: Shop) -> None:
     assert shop.rows() == [(0, "x"), (1, "x"), (2, "x")]
 
 
+@pytest.mark.parametrize("place", [None, {"code": None}])
+def test_a_nested_key_that_is_null_in_all_records_is_named(shop: Shop, place: Any) -> None:
+    shop.config = {"key": [["place", "code"]]}
+    shop.change(1, 0, place={"code": "a"})
+    shop.sync()
+    RECORDS.clear()
+    shop.change(2, 1, place=place)
+    with raises(ConfigurationError):
+        shop.sync()
+
+
+def test_an_empty_sync_has_no_word_on_the_fields_of_its_records(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    shop.config = {"columns": {"updated_at": "timestamp", "vlaue": "string"}}
+    begun(shop)
+    assert "no record has these fields, which are named in columns: vlaue" in caplog.text
+    caplog.clear()
+    RECORDS.clear()
+    assert counted(shop.sync()) == {}
+    assert "no record has" not in caplog.text
+
+
 def test_too_many_deletions_are_refused_and_allowed_without_reading_again(shop: Shop) -> None:
     begun(shop)
     shop.change(1, 10, deleted=True)
