@@ -575,7 +575,7 @@ def set_state(args: Namespace) -> None:
         state = SyncState.from_json(json.loads(text))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError("file", f"{place} can't be read: {error}", "name a file with a state") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError("file", f"{place} is not JSON: {error}", "write what `state show` prints") from None
     check_values(state, datetime.now(timezone.utc))
     catalog = lake_of(args)

@@ -86,7 +86,7 @@ class SyncState:
         """
         if not isinstance(value, Mapping):
             raise SyncStateError(f"a state must be a mapping, is {type(value).__name__}")
-        if value.get("version") != _FORMAT:
+        if type(value.get("version")) is not int or value["version"] != _FORMAT:
             raise SyncStateError(f"the state has version {value.get('version')!r}, this release reads {_FORMAT}")
         unknown = sorted(value.keys() - {"version", *(column.name for column in fields(cls))})
         if unknown:
@@ -110,7 +110,11 @@ class SyncState:
 
 
 def _encoded(state: SyncState) -> bytes:
-    return json.dumps(state.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        return json.dumps(state.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        problem = f"the state can't be written as JSON: {error}"
+    raise SyncStateError(f"{problem}; write what airflow rfr refresh state show prints")
 
 
 def state_properties(state: SyncState, side: SideFiles) -> dict[str, str]:
@@ -194,7 +198,7 @@ def read_state(table: Table) -> SyncState | None:
         content = pa.CompressedInputStream(pa.BufferReader(packed), _CODEC).read()
     try:
         return SyncState.from_json(json.loads(content))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SyncStateError(f"the state is not JSON: {error}") from None
 
 

@@ -143,7 +143,7 @@ def value_of(text: str, column: CursorColumn) -> Any:
         if column.kind == "datetime":
             return (read_moment(text) - _EPOCH) // _TICK
         return text.encode() if column.kind == "text" else int(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise SyncStateError(f"{text!r} in the state is no {column.kind}") from None
 
 

@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.schemas import COLUMNS_OF_OTHERS
 from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.lake.table_reader import live_files
-from airflow_provider_rfr.refresh.cursor_values import check_past, comparable_text, text_of
+from airflow_provider_rfr.refresh.cursor_values import check_past, comparable_text, least, text_of
 from airflow_provider_rfr.refresh.sync import rules_of
 from airflow_provider_rfr.streams.core import Complete, key_paths, load_state
 from airflow_provider_rfr.streams.incremental import CursorColumn, IncrementalRead, StatefulRead, another_cursor
@@ -56,8 +56,12 @@ def states_in(text: str) -> dict[str, ForeignState]:
 
     :raises ConfigurationError: it has another form, or no state
     """
-    document = _document_in(text)
-    states = _dlt_states(document) if _is_of_dlt(document) else _airbyte_states(document)
+    states = None
+    with suppress(RecursionError):
+        document = _document_in(text)
+        states = _dlt_states(document) if _is_of_dlt(document) else _airbyte_states(document)
+    if states is None:
+        raise ConfigurationError("file", "has values within values, too deep to be read", _FORMS)
     if not states:
         raise ConfigurationError("file", "has no state of a stream", _FORMS)
     return states
@@ -92,12 +96,19 @@ def _is_of_dlt(document: Any) -> bool:
 
 def _dlt_states(document: Mapping[str, Any]) -> dict[str, ForeignState]:
     if "sources" not in document:
-        document = _unpacked(document.get("state")) or {}
+        document = _mapping(_unpacked(document.get("state")) or {}, "state")
     found: list[tuple[str, str, ForeignState]] = []
     for source, content in _mapping(document.get("sources"), "sources").items():
-        for resource, kept in _mapping(content.get("resources", {}), f"sources.{source}.resources").items():
-            cursors = kept.get("incremental") or {}
-            values = {path: _plain(cursor["last_value"]) for path, cursor in cursors.items() if "last_value" in cursor}
+        place = f"sources.{source}"
+        resources = _mapping(_mapping(content, place).get("resources", {}), f"{place}.resources")
+        for resource, kept in resources.items():
+            place = f"sources.{source}.resources.{resource}"
+            cursors = _mapping(_mapping(kept, place).get("incremental") or {}, f"{place}.incremental")
+            values = {
+                path: _plain(cursor["last_value"])
+                for path, cursor in cursors.items()
+                if "last_value" in _mapping(cursor, f"{place}.incremental.{path}")
+            }
             if values:
                 found.append((source, resource, ForeignState("dlt", values)))
     names = [resource for _, resource, _ in found]
@@ -132,10 +143,11 @@ def _airbyte_entries(message: Mapping[str, Any]) -> Iterator[tuple[str, str | No
     """Yield name, namespace and state of the streams in one message, or in one object of Airbyte's API."""
     part = next((part for name in _CONTAINERS if (part := _field(message, name)) is not None), None)
     if (descriptor := _field(message, "stream_descriptor")) is not None:
-        name = _mapping(descriptor, "stream_descriptor").get("name")
-        if not isinstance(name, str):
-            raise ConfigurationError("file", f"{descriptor!r} names no stream", "give stream_descriptor.name")
-        yield name, descriptor.get("namespace"), _mapping(_field(message, "stream_state") or {}, name)
+        name, namespace = (_mapping(descriptor, "stream_descriptor").get(field) for field in ("name", "namespace"))
+        if not isinstance(name, str) or not isinstance(namespace, str | None):
+            remedy = "give stream_descriptor.name, and stream_descriptor.namespace if there is one"
+            raise ConfigurationError("file", f"{descriptor!r} names no stream", remedy)
+        yield name, namespace, _mapping(_field(message, "stream_state") or {}, name)
     elif _field(message, "shared_state"):
         problem = "has a state that its streams share, from which no single stream can continue"
         raise ConfigurationError("file", problem, "run once with full_refresh")
@@ -194,10 +206,12 @@ def converted(state: ForeignState, stream: PagedStream) -> SyncState:
             with suppress(ConfigurationError):
                 check_past(_read(_value_in(cursor, read.column), read.column), read.column, _now())
         return SyncState(rules_of(stream, read), {}, of_source=read.of_connection(content))
-    values = {}
+    values: dict[str, str] = {}
     for partition, cursor in _partitions(state.content):
         key = _partition_key(read, partition)
-        values[key] = _text(_value_in(cursor, read.column), read.column, cursor.get("lookback_window"))
+        text = _text(_value_in(cursor, read.column), read.column, cursor.get("lookback_window"))
+        # Two partitions of Airbyte that differ in their parents alone are one here.
+        values[key] = least(values.get(key), text, column=read.column) or text
     return SyncState(rules_of(stream, read), values)
 
 
@@ -268,9 +282,14 @@ def _text(value: Any, column: CursorColumn, lookback: Any) -> str:
     read = _read(value, column)
     check_past(read, column, _now())
     text = text_of(read, column)
-    if column.kind == "datetime" and isinstance(lookback, (int, float)):
-        return write_moment(read_moment(text) - timedelta(seconds=lookback))
-    return text
+    if column.kind != "datetime" or lookback is None:
+        return text
+    with suppress(OverflowError, ValueError, TypeError):
+        # A negative one would move the state beyond what was read.
+        if not isinstance(lookback, bool) and lookback >= 0:
+            return write_moment(read_moment(text) - timedelta(seconds=lookback))
+    problem = f"the state's lookback_window {lookback!r} is no length of time in seconds"
+    raise ConfigurationError("file", problem, "write e.g. 3600 into the file")
 
 
 def _read(value: Any, column: CursorColumn) -> Any:
@@ -278,7 +297,10 @@ def _read(value: Any, column: CursorColumn) -> Any:
 
     :raises ConfigurationError: it is none of the cursor
     """
-    read = None if value is None or isinstance(value, (bool, Mapping, list)) else comparable_text(str(value), column)
+    read = None
+    if value is not None and not isinstance(value, (bool, Mapping, list)):
+        with suppress(ValueError, OverflowError):  # half a character, a number without an end
+            read = comparable_text(str(value), column)
     if read is None:
         problem = f"the state's value {value!r} is no {column.kind}"
         if column.kind == "datetime":

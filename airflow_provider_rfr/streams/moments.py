@@ -79,4 +79,7 @@ def read_moment(value: str) -> datetime:
     moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
     if moment.tzinfo is None:
         raise ValueError(f"{value!r} has no time zone")
-    return moment.astimezone(timezone.utc)
+    try:
+        return moment.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError(f"{value!r} is not in the years 1 to 9999") from None

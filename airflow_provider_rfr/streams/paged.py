@@ -509,12 +509,14 @@ class _OwnStateRead(StatefulRead):
         entries = state.get("states")
         if not isinstance(entries, list):
             entries = [{"partition": {}, "cursor": state}]
-        return {
-            self._pages.partition_key(
-                {name: entry["partition"][name] for name in entry["partition"] if name != "parent_slice"}
-            ): entry["cursor"]
-            for entry in entries
-        }
+        cursors: dict[str, Any] = {}
+        for entry in entries:
+            partition = {name: value for name, value in entry["partition"].items() if name != "parent_slice"}
+            key = self._pages.partition_key(partition)
+            if cursors.setdefault(key, entry["cursor"]) != entry["cursor"]:
+                problem = f"has several cursors of the partition {key}, which differ in parent_slice alone"
+                raise ConfigurationError("file", problem, "leave the one that is furthest behind in the file")
+        return cursors
 
     def state_after(
         self,

@@ -595,12 +595,14 @@ class ManifestRead(StatefulRead):
 
     def texts_in(self, state: Mapping[str, Any]) -> Iterator[str]:
         # From a moment that has not come yet, the CDK lists no slice, and says nothing.
-        entries = state.get("states") or ()
-        for cursor in (state, state.get("state") or {}, *(entry["cursor"] for entry in entries)):
-            for place in (cursor, *(cursor.get("slices") or ())):
-                for name in (self.column.name, "most_recent_cursor_value", "end"):
-                    if isinstance(value := place.get(name), (str, int)):
-                        yield str(value)
+        for name in (self.column.name, "most_recent_cursor_value", "end"):
+            if isinstance(value := state.get(name), (str, int)):
+                yield str(value)
+        for name in ("state", "states", "cursor", "slices"):
+            parts = state.get(name)
+            for part in parts if isinstance(parts, list) else (parts,):
+                if isinstance(part, Mapping):
+                    yield from self.texts_in(part)
 
     def moves(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         # How long a sync took is part of it, and differs each time.

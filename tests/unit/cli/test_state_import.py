@@ -104,9 +104,11 @@ def test_a_state_that_is_set_is_checked_first(lake: Lake, rfr: Rfr, tmp_path: Pa
     lake.catalog.create_table(NAME, Schema(*COLUMNS))
     rules = {"cursor": {"field": "updated_at", "type": "datetime"}, "primary_key": [["id"]]}
     file = tmp_path / "own.json"
-    for value in ("2900-01-01T00:00:00Z", "soon"):
+    for value in ("2900-01-01T00:00:00Z", "soon", "0001-01-01T00:00:00+02:00", "9999-12-31T23:59:59-02:00"):
         file.write_text(json.dumps({"version": 1, "rules": rules, "values": {"{}": value}}))
         check_messages(rfr("set", NAME, str(file), code=1).err.splitlines()[-1])
+    file.write_text("[" * 100_000)
+    assert "is not JSON" in rfr("set", NAME, str(file), code=1).err
     file.write_text(json.dumps({"version": 1, "rules": {}, "values": {}}))
     check_messages(rfr("set", NAME, str(file), code=1).err.splitlines()[-1])
     assert lake.catalog.load_table(NAME).metadata.current_snapshot_id is None

@@ -201,6 +201,7 @@ def test_a_damaged_or_missing_file_is_told(lake: Lake) -> None:
         None,
         [],
         {"version": 2},
+        {"version": True},
         {"version": 1, "rules": [], "values": {}},
         {"version": 1, "rules": {}, "values": {"a": 1}},
         {"version": 1, "rules": {}, "values": {}, "unlisted": {"a": "x"}},
@@ -211,6 +212,11 @@ def test_a_damaged_or_missing_file_is_told(lake: Lake) -> None:
 def test_another_value_is_no_state(value: object) -> None:
     with raises(SyncStateError):
         SyncState.from_json(json.loads(json.dumps(value)))
+
+
+def test_a_state_with_half_a_character_is_not_set(lake: Lake) -> None:
+    with raises(SyncStateError):
+        write_state(lake.catalog, NAME, state_of("\ud800"))
 
 
 def test_a_table_that_is_not_there_has_no_state_to_set(lake: Lake) -> None:

@@ -190,6 +190,14 @@ class TestDlt:
         "[]",
         '{"sources": {"a": {"resources": {"b": {}}}}}',
         '{"sources": 3}',
+        '{"sources": {"a": 5}}',
+        '{"sources": {"a": {"resources": {"b": null}}}}',
+        '{"sources": {"a": {"resources": {"b": {"incremental": [1]}}}}}',
+        '{"sources": {"a": {"resources": {"b": {"incremental": {"at": null}}}}}}',
+        '{"engine_version": 4, "state": "eJyLNowFAAHTAOo="}',
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param('{"state":' * 900 + "1" + "}" * 900, id="deep and closed"),
+        '[{"stream_descriptor": {"name": "a", "namespace": 5}, "stream_state": {}}]',
         '{"orders": 3}',
         '{"type": "GLOBAL", "global": {"shared_state": {"lsn": 1}, "stream_states": []}}',
         '[{"stream_descriptor": {}, "stream_state": {}}]',
@@ -206,6 +214,7 @@ def test_a_file_without_a_state_is_refused(text: str) -> None:
         ({}, stream()),
         ({"updated_at": "soon"}, stream()),
         ({"updated_at": None}, stream()),
+        ({"updated_at": "\ud800"}, stream()),
         ({"updated_at": 1706140800}, stream()),
         ({"a": 1, "b": 2}, stream()),
         ({"created_at": MOMENT}, stream()),
@@ -234,6 +243,23 @@ def test_a_state_that_does_not_fit_the_stream_is_refused(content: dict[str, Any]
 def test_a_state_that_has_not_come_yet_is_refused(state: ForeignState, of: PagedStream) -> None:
     with pytest.raises(SyncStateError, match="not come yet"):
         converted(state, of)
+
+
+def test_of_partitions_that_differ_in_their_parents_alone_the_one_behind_counts() -> None:
+    entries = [
+        {"partition": {"pid": 1, "parent_slice": {"org": org}}, "cursor": {"updated_at": at}}
+        for org, at in enumerate(("2024-01-06", MOMENT, "2024-01-05", "2024-03-01"))
+    ]
+    assert values(airbyte({"states": entries}), stream(**DIVIDED)) == {'{"pid":1}': "2024-01-05T00:00:00.000000Z"}
+    of = as_paged(load_stream({"class": f"{python_sources.__name__}:Sliced"}, "sliced"))
+    with raises(ConfigurationError):
+        converted(airbyte({"states": entries}), of)
+
+
+@pytest.mark.parametrize("lookback", [-1, "PT1H", True, 10**18, float("nan"), float("inf"), []])
+def test_a_lookback_that_is_no_length_of_time_is_refused(lookback: Any) -> None:
+    with pytest.raises(ConfigurationError, match="lookback_window"):
+        values(airbyte({"updated_at": MOMENT, "lookback_window": lookback}), stream())
 
 
 def test_the_clock_of_the_other_tool_may_be_a_little_ahead() -> None:
