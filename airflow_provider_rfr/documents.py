@@ -328,6 +328,9 @@ def _fields_of(kind: Any) -> dict[str, Any]:
 
 
 def _required_of(kind: Any) -> list[str]:
+    if dataclasses.is_dataclass(kind):
+        missing = dataclasses.MISSING
+        return [field.name for field in dataclasses.fields(kind) if field.default is field.default_factory is missing]
     fields = getattr(kind, "model_fields", {})
     return [field.alias or name for name, field in fields.items() if field.is_required()]
 
