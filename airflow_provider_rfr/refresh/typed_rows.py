@@ -303,7 +303,7 @@ def _coercer(field: pa.Field, path: str, casts: bool) -> _Coercer:
     if is_json_text(field):
         return lambda value, losses: json_text(value)
     if is_mixed_text(field):
-        text = _scalar(kind, path)
+        text = _scalar(field, path)
         return lambda value, losses: json_text(value) if isinstance(value, dict | list) else text(value, losses)
     if pa.types.is_struct(kind):
         return _struct(list(kind), path, casts)
