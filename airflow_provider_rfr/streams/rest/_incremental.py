@@ -316,7 +316,9 @@ class BoundedRead(IncrementalRead):
             lower = self._lower(start, value, opened_at) if isinstance(value, datetime) else start
             yield from self._windows(lower, opened_at)
         elif isinstance(start, int):
-            yield (max(start, value) if isinstance(value, int) else start,)
+            lower = max(start, value) if isinstance(value, int) else start
+            # The ledger's JSON has no integer of more than 64 bits.
+            yield (lower if abs(lower) < 2**63 else str(lower),)
         else:
             yield (max(start, value, key=str.encode) if isinstance(value, str) else start,)
 
@@ -326,7 +328,7 @@ class BoundedRead(IncrementalRead):
             if column.kind == "datetime":
                 return read_moment(text)
             return int(text) if column.kind == "integer" else text
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
         raise SyncStateError(f"{text!r} in the state is no value of {column.name}, whose type is {column.kind}")
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SyncStateError
+from airflow_provider_rfr.streams.core import canonical_json
 from airflow_provider_rfr.streams.incremental import CursorColumn, CursorWindow
 from airflow_provider_rfr.streams.loader import load_streams
 from airflow_provider_rfr.streams.moments import read_moment, write_moment, zone_of
@@ -297,6 +298,16 @@ class TestDeleted:
         loaded = load_streams({"definition": {"base_url": api.url, "streams": {"shops": parent, "orders": child}}})
         api.answer = lambda asked: [{"id": 1}, {"id": 2, "gone": True}, {"id": 3, "gone": False}]
         assert list(loaded["orders"].stream_slices()) == [{"shop": 1}, {"shop": 3}]
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63) + 1, 2**63, -(2**63), 2**70])
+def test_an_integer_of_any_length_is_a_bound(make, number):
+    first = {**SINCE, "type": "integer", "start": -(2**80)}
+    [(bound,)] = bounds(make(incremental=first), str(number))
+    assert str(bound) == str(number)
+    canonical_json({"since": bound}, field="stream_slices")
+    [(start,)] = bounds(make(incremental=first), None)
+    assert start == str(-(2**80))
 
 
 def test_a_state_that_is_none_of_the_cursor_is_refused(make):
