@@ -634,7 +634,7 @@ class Publisher:
         if self.sync is None or not self._replaces_all:
             return None
         try:
-            seen = SyncChanges.of(results).seen
+            seen = SyncChanges.of(results).seen_in_full(self.target.name, header.records, self.config.sync)
             return self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens())
         except RfrError as error:
             self._give_up_state(error)

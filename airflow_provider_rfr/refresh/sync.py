@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import SyncState
@@ -210,7 +210,19 @@ class SyncChanges:
             raise PublishRefusedError(
                 f"{table}: {self.without_key}, and the key says which row a record replaces; nothing was published"
             )
-        if staged and self.without_cursor == staged:
+        self._check_cursors(table, staged)
+
+    def seen_in_full(self, table: str, staged: int, sync: Literal["full", "incremental"]) -> Mapping[int, Any]:
+        """Return the greatest values, where all records are read and replace the rows.
+
+        :param sync: that was asked for
+        :raises PublishRefusedError: it is a first sync, and no record has a cursor value
+        """
+        self._check_cursors(table, staged, refuses=sync == "incremental")
+        return self.seen
+
+    def _check_cursors(self, table: str, staged: int, *, refuses: bool = True) -> None:
+        if refuses and staged and self.without_cursor == staged:
             raise PublishRefusedError(
                 f"{table}: none of {staged} records has a usable cursor value, so the next sync would read the same"
                 " again; correct incremental.cursor_field, its type or its format; nothing was published"

@@ -526,6 +526,17 @@ def test_keys_that_differ_only_in_type_are_refused_until_the_stream_declares_one
     shop.change(4, 9)
     RECORDS[-1]["id"] = "4"
     shop.sync()
+def test_a_first_sync_without_any_cursor_value_publishes_nothing_and_a_full_refresh_its_rows(shop: Shop) -> None:
+    shop.change(6, 0, "y")
+    RECORDS[-1]["updated_at"] = "soon"
+    with pytest.raises(PublishRefusedError, match="none of 1 records has a usable cursor"):
+        shop.sync()
+    assert not shop.catalog.table_exists(TABLE)
+    shop.sync(full=True)
+    assert shop.rows() == [(6, "y")]
+
+def test_keys_that_differ_only_in_type_are_refused(shop: Shop) -> None:
+    begun(shop)
     shop.change(5, 10)
     shop.change(5, 11, "newest")
     RECORDS[-1]["id"] = "5"
