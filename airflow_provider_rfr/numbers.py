@@ -156,3 +156,11 @@ def _digits(value: Any) -> orjson.Fragment:
     if isinstance(value, Decimal) and value.is_finite():
         return orjson.Fragment(str(value))
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def json_text(value: Any) -> str:
+    """Return compact JSON of any parsed value."""
+    try:
+        return dumps(value).decode()
+    except TypeError:  # an integer beyond 64 bits, half a surrogate pair, a very deep value
+        return json.dumps(value, separators=(",", ":"))

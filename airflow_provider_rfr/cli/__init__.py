@@ -332,7 +332,7 @@ _SOURCE_SETTINGS = (
     _file("--components", "Its components.py: Python code, which is run (default: none)"),
 )
 
-_state = partial(_command, group="refresh state", module="refresh", last=_OF_LAKE)
+_state = partial(_command, group="refresh state", module="state", last=_OF_LAKE)
 _REFRESH = (
     _refresh(
         "list",

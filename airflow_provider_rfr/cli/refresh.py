@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.inspection import RefreshDetails, SyncFacts
     from airflow_provider_rfr.refresh.past import PastAttempt, PastGeneration
     from airflow_provider_rfr.refresh.state import LedgerHeader, TableStatus
-    from airflow_provider_rfr.streams.core import Stream
 
 T = TypeVar("T")
 
@@ -543,79 +540,6 @@ def drop_ledgers(args: Namespace) -> None:
         else:
             dropped += drop_part_ledgers(catalog, name, seconds)
     print_value([_ledger_row(ledger) for ledger in dropped], args, "no ledger of a part is that old")
-
-
-@command
-def show_state(args: Namespace) -> int:
-    """Print the state as JSON; 1 if the table has none."""
-    from airflow_provider_rfr.lake.sync_state import has_lost_state, load_existing, read_state
-
-    catalog = lake_of(args)
-    table = answered(lambda: load_existing(catalog, args.table))
-    state = answered(lambda: read_state(table))
-    if state is None:
-        if not print_data(None, args):
-            then = "is refused, since it had one" if has_lost_state(table.metadata) else "reads everything"
-            say(f"{args.table} has no state: the next incremental sync {then}")
-        return 1
-    if not print_data(state.to_json(), args):
-        say(json.dumps(state.to_json(), indent=2, ensure_ascii=False))
-    return 0
-
-
-@command
-def set_state(args: Namespace) -> None:
-    """Set the state from a file, or from standard input, in an empty snapshot of its own."""
-    from airflow_provider_rfr.lake.sync_state import SyncState, write_state
-    from airflow_provider_rfr.refresh.sync import check_values
-
-    place = args.file or "standard input"
-    try:
-        text = sys.stdin.read() if args.file is None else args.file.read_text(encoding="utf-8")
-        state = SyncState.from_json(json.loads(text))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError("file", f"{place} can't be read: {error}", "name a file with a state") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError("file", f"{place} is not JSON: {error}", "write what `state show` prints") from None
-    check_values(state, datetime.now(timezone.utc))
-    catalog = lake_of(args)
-    snapshot_id = answered(lambda: write_state(catalog, args.table, state))
-    if not print_data({"table": args.table, "snapshot_id": str(snapshot_id)}, args):
-        say(f"Set the state of {args.table} in snapshot {snapshot_id}; the next sync starts from it")
-
-
-@command
-def import_state(args: Namespace) -> None:
-    """Set the state that another tool has come to, as a sync of the source's stream continues it."""
-    from airflow_provider_rfr.cli.source import source_of
-    from airflow_provider_rfr.lake.sync_state import load_existing, write_state
-    from airflow_provider_rfr.refresh.foreign_states import check_table, choose, converted, states_in
-    from airflow_provider_rfr.streams.loader import load_stream, load_streams
-    from airflow_provider_rfr.streams.paged import as_paged
-
-    try:
-        states = states_in(args.state.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError("state", f"{args.state} can't be read: {error}", "name a file with a state") from None
-    foreign, name = choose(states, args.stream), args.name or args.stream
-    source = source_of(args.source, args)
-    if foreign.tool == "dlt" and "manifest" in source:
-        remedy = "use a definition of ours as the source, or a full refresh"
-        raise ConfigurationError("--source", "a manifest can't continue the state of a dlt pipeline", remedy)
-    stream = as_paged(load_stream(source, name) if name else _only(load_streams(source)))
-    state = converted(foreign, stream)
-    catalog = lake_of(args)
-    answered(lambda: check_table(stream, load_existing(catalog, args.table)))
-    snapshot_id = answered(lambda: write_state(catalog, args.table, state))
-    if not print_data({"table": args.table, "snapshot_id": str(snapshot_id), "state": state.to_json()}, args):
-        say(json.dumps(state.to_json(), indent=2, ensure_ascii=False))
-        say(f"Set the state of {args.table} in snapshot {snapshot_id}; the next sync starts from it")
-
-
-def _only(streams: Mapping[str, Stream]) -> Stream:
-    if len(streams) > 1:
-        raise ConfigurationError("--as", "is needed: the source has several streams", f"one of {', '.join(streams)}")
-    return next(iter(streams.values()))
 
 
 def _append_history(catalog: Catalog) -> None:

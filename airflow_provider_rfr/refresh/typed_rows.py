@@ -41,6 +41,7 @@ from airflow_provider_rfr.numbers import (
     as_int64,
     dumps,
     exact,
+    json_text,
     loads,
     loses_digits,
     read_number,
@@ -288,14 +289,6 @@ def record_coercer(schema: pa.Schema, *, casts: bool = False) -> _Coercer:
         return {}
 
     return coerce
-
-
-def json_text(value: Any) -> str:
-    """Compact JSON of any parsed value."""
-    try:
-        return dumps(value).decode()
-    except TypeError:  # an integer beyond 64 bits, half a surrogate pair, a very deep value
-        return json.dumps(value, separators=(",", ":"))
 
 
 def _coercer(field: pa.Field, path: str, casts: bool) -> _Coercer:

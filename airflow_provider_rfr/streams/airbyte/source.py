@@ -601,8 +601,7 @@ class ManifestRead(StatefulRead):
         for name in ("state", "states", "cursor", "slices"):
             parts = state.get(name)
             for part in parts if isinstance(parts, list) else (parts,):
-                if isinstance(part, Mapping):
-                    yield from self.texts_in(part)
+                yield from self.texts_in(part) if isinstance(part, Mapping) else ()
 
     def moves(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         # How long a sync took is part of it, and differs each time.
