@@ -316,9 +316,9 @@ class BoundedRead(IncrementalRead):
             lower = self._lower(start, value, opened_at) if isinstance(value, datetime) else start
             yield from self._windows(lower, opened_at)
         elif isinstance(start, int):
-            lower = max(start, value) if isinstance(value, int) else start
+            bound = max(start, value) if isinstance(value, int) else start
             # The ledger's JSON has no integer of more than 64 bits.
-            yield (lower if abs(lower) < 2**63 else str(lower),)
+            yield (bound if abs(bound) < 2**63 else str(bound),)
         else:
             yield (max(start, value, key=str.encode) if isinstance(value, str) else start,)
 
