@@ -42,6 +42,7 @@ from airflow_provider_rfr.refresh.resume import (
     Relocations,
     decide,
     fingerprints_of,
+    idle_seconds,
     ledger_heartbeat,
     silence_seconds,
 )
@@ -427,7 +428,7 @@ def _has_begun_in_full(
         return False
     # What a guard refused is published by a refresh of its own kind alone, whatever this sync's guards say. One that is
     # too old would be read anew, whole.
-    if not is_first and (header.refused_under is not None or header.idle_seconds() > resume_within):
+    if not is_first and (header.refused_under is not None or idle_seconds(header) > resume_within):
         return False
     # One that was to append would replace the table's rows here, so it is left to a refresh of its kind.
     return header.read_fingerprint == full.read and (is_first or header.mode is None)

@@ -302,6 +302,11 @@ def decide(
     return _Decision(Opening.RESUME, f"generation {number} continues: {done}; {uncommitted}")
 
 
+def idle_seconds(header: LedgerHeader, now: datetime | None = None) -> float:
+    """Return the seconds since the generation made progress."""
+    return ((now or datetime.now(timezone.utc)) - (header.progressed_at or header.opened_at)).total_seconds()
+
+
 def _why_not_resumed(
     header: LedgerHeader, prints: Fingerprints, options: RefreshOptions, now: datetime, own: bool
 ) -> str | None:
@@ -319,7 +324,7 @@ def _why_not_resumed(
             f"generation {number} was read whole and refused at its publish, and neither schema, options nor table"
             " changed since, so this run reads again"
         )
-    age = header.idle_seconds(now)
+    age = idle_seconds(header, now)
     if age > options.resume_within:
         return (
             f"generation {number} made no progress for {age:.0f} s, longer than resume_within"

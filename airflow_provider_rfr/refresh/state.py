@@ -172,10 +172,6 @@ class LedgerHeader:
         """Tell whether every partition is read; True where there are no partitions."""
         return self.partitions_done == self.partitions
 
-    def idle_seconds(self, now: datetime | None = None) -> float:
-        """Return the seconds since the generation made progress."""
-        return ((now or datetime.now(timezone.utc)) - (self.progressed_at or self.opened_at)).total_seconds()
-
     @property
     def compared_rows(self) -> str:
         """Return in words how the rows differ in number from those of the last published generation."""
