@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
@@ -28,8 +29,19 @@ PAGES = ("operator", "retries_and_resume", "backfill", "several_streams", "clust
 EXAMPLES = examples_in("README.md", *(f"docs/{page}.md" for page in PAGES))
 
 
-def dags_of(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[DAG]:
-    """Return the DAGs that the code of a file makes."""
+def dags_of(
+    name: str,
+    code: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    folder: Path = SHOP.parent,
+    names: dict[str, Any] | None = None,
+) -> list[DAG]:
+    """Return the DAGs that the code of a file makes.
+
+    :param folder: of the files that it names
+    :param names: gets what the code defines
+    """
     made: list[DAG] = []
     enter = DAG.__enter__
 
@@ -38,8 +50,10 @@ def dags_of(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[DAG]:
         return enter(dag)
 
     monkeypatch.setattr(DAG, "__enter__", note)
-    monkeypatch.chdir(SHOP.parent)
-    exec(compile(code, f"{name}.py", "exec"), {"__name__": name})
+    monkeypatch.chdir(folder)
+    names = {} if names is None else names
+    names["__name__"] = name
+    exec(compile(code, f"{name}.py", "exec"), names)
     return made
 
 

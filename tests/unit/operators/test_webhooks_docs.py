@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 
 from airflow_provider_rfr.operators import CommitWebhookOperator
 from airflow_provider_rfr.sample_api import SHOP
 from airflow_provider_rfr.triggers import CommitTrigger
+from tests.unit.operators.test_full_refresh_docs import dags_of
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "webhooks.md").read_text(encoding="utf-8")
 
@@ -23,40 +23,22 @@ def blocks(language: str, word: str) -> list[str]:
     return [textwrap.dedent(block).partition("\n")[2] for block in found if word in block]
 
 
-@pytest.fixture
-def dags(monkeypatch: pytest.MonkeyPatch) -> list[DAG]:
-    """DAGs that were made since the test began."""
-    made: list[DAG] = []
-    enter = DAG.__enter__
-
-    def note(dag: DAG) -> DAG:
-        made.append(dag)
-        return enter(dag)
-
-    monkeypatch.setattr(DAG, "__enter__", note)
-    return made
-
-
-def test_the_first_dag_delivers_what_its_load_published(
-    dags: list[DAG], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_dag_delivers_what_its_load_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(SHOP, tmp_path / "shop.yaml")
     [triggers] = blocks("yaml", "# triggers.yaml")
     (tmp_path / "triggers.yaml").write_text(triggers)
-    monkeypatch.chdir(tmp_path)
     [code] = blocks("python", 'with DAG("shop"')
-    exec(compile(code, "shop.py", "exec"), {"__name__": "shop"})
-    [dag] = dags
+    [dag] = dags_of("shop", code, monkeypatch, folder=tmp_path)
     assert dag.task_ids == ["refresh", "notify"]
     notify = dag.task_dict["notify"]
     assert isinstance(notify, CommitWebhookOperator)
     assert notify.upstream_task_ids == {"refresh"}
 
 
-def test_the_watched_asset_starts_a_dag_for_each_commit(dags: list[DAG]) -> None:
+def test_the_watched_asset_starts_a_dag_for_each_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     [code] = blocks("python", "AssetWatcher")
-    names: dict[str, Any] = {"__name__": "after_orders"}
-    exec(compile(code, "after_orders.py", "exec"), names)
-    [dag], [watcher] = dags, names["orders"].watchers
+    names: dict[str, Any] = {}
+    [dag] = dags_of("after_orders", code, monkeypatch, names=names)
+    [watcher] = names["orders"].watchers
     assert dag.dag_id == "after_orders"
     assert isinstance(watcher.trigger, CommitTrigger)
