@@ -518,6 +518,12 @@ def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
         if is_mapped(task):
             yield CheckResult(check, _SKIPPED, "it is mapped, so its arguments are known in a run only")
             continue
+        pages: list[CheckResult] = []
+        if isinstance(task, ResumableFullRefreshOperator):
+            pages += _checked(check, _remedy_of_page(task), _first_pages(check, task))
+            if any(page.outcome == _OK for page in pages):
+                # The stream sends the key as its API wants it, which the connection's own test can't know.
+                tried.add(("api_conn_id", task.api_conn_id))
         for field in _CONNECTIONS:
             conn_id = getattr(task, field, None)
             if conn_id and is_pending(conn_id):
@@ -525,8 +531,7 @@ def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
             elif conn_id and (field, conn_id) not in tried:
                 tried.add((field, conn_id))
                 yield from _connection_of_task(field, conn_id)
-        if isinstance(task, ResumableFullRefreshOperator):
-            yield from _checked(check, _remedy_of_page(task), _first_pages(check, task))
+        yield from pages
 
 
 def _connection_of_task(field: str, conn_id: str) -> Iterator[CheckResult]:
