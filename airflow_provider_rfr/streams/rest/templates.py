@@ -375,8 +375,11 @@ def similar_path(value: Any, path: Path) -> str | None:
     for key, inner in value.items():
         if isinstance(inner, Mapping):
             names += [f"{key}.{name}" for name in inner]
-    same_key = [name for name in names if name.rpartition(".")[2] == path[-1]]
-    return same_key[0] if same_key else nearest(".".join(path), names)
+    ends = {name: name.rpartition(".")[2] for name in names}
+    same_key = [name for name, end in ends.items() if end == path[-1]]
+    # As next_cursor for next.
+    same_word = [name for name, end in ends.items() if path[-1].lower() in end.lower().split("_")]
+    return next(iter((*same_key, *same_word)), None) or nearest(".".join(path), names)
 
 
 def where_missing(value: Any, path: Path) -> str:
