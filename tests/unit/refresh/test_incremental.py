@@ -555,7 +555,7 @@ def test_a_nested_key_gets_its_type_from_json_schema(shop: Shop) -> None:
     shop.sync()
     for number, code in enumerate((7, "7"), 1):
         shop.change(number, number, place={"code": code})
-    with raises(PublishRefusedError):
+    with pytest.raises(PublishRefusedError, match="place.code .* give it a type in json_schema of the stream"):
         shop.sync()
     texts = {name: {"type": "string"} for name in ("updated_at", "value", "shop")}
     place = {"type": "object", "properties": {"code": {"type": "string"}}}
