@@ -245,7 +245,7 @@ def _compile_text(
 
 def config_remedy(key: str, config: Mapping[str, Any]) -> str:
     """Return the remedy for a key that the configuration does not have."""
-    return suggestion(key, config) if config else "add it to config of the source"
+    return suggestion(key, config) if config else "add it to config of the source; secrets are for requests alone"
 
 
 @lru_cache(_TEMPLATES_KEPT)
