@@ -163,7 +163,14 @@ def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
     assert document["options"]["concurrency"] == 3
     assert document["run"] == {
         "key": f"{KEY}-0",
-        "airflow": {"dag_id": "d", "dag_run_id": "r", "task_id": "refresh", "map_index": -1, "logical_date": None},
+        "airflow": {
+            "dag_id": "d",
+            "dag_run_id": "r",
+            "task_id": "refresh",
+            "map_index": -1,
+            "try_number": None,
+            "logical_date": None,
+        },
         "supervisor": {"pid": os.getpid(), "started": process_started(os.getpid()), "host": os.uname().nodename},
     }
 
