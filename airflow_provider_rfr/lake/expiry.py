@@ -194,7 +194,7 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
         # Without it, the next incremental sync would read everything.
         kept.add(with_state.snapshot_id)
     expired = frozenset(ages) - kept
-    return _ExpiryPlan(expired, tuple(old_refs), held, note_after_expiry(metadata, expired))
+    return _ExpiryPlan(expired, tuple(old_refs), held, note_after_expiry(metadata, with_state, expired))
 
 
 def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int) -> int:

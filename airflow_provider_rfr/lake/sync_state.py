@@ -144,9 +144,12 @@ def note_of(snapshot: Snapshot | None) -> dict[str, str]:
     return {STATE_SNAPSHOT: str(snapshot.snapshot_id)} if snapshot and carries_state(summary_of(snapshot)) else {}
 
 
-def note_after_expiry(metadata: TableMetadata, expired: Collection[int]) -> dict[str, str]:
-    """Return the table properties of an expiry, by which the state is found behind the snapshots that it drops."""
-    with_state, left = snapshot_with_state(metadata), None
+def note_after_expiry(metadata: TableMetadata, with_state: Snapshot | None, expired: Collection[int]) -> dict[str, str]:
+    """Return the table properties of an expiry, by which the state is found behind the snapshots that it drops.
+
+    :param with_state: as of :func:`snapshot_with_state`
+    """
+    left = None
     for snapshot in ancestors(metadata, metadata.current_snapshot_id):
         if snapshot.snapshot_id in expired:
             break

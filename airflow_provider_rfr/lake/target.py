@@ -313,10 +313,7 @@ class TargetTable:
         if replace_where is None:
             old = self._table.scan().plan_files() if self._table is not None else ()
             return stage_overwrite(transaction, (task.file for task in old), files, summary)
-        from airflow_provider_rfr.lake import projection  # noqa: F401
-
-        # PyIceberg writes the other rows of files again. It replaces by a filter in two snapshots of one commit; only
-        # the second says what changed.
+        # PyIceberg replaces by a filter in two snapshots of one commit; only the second says what changed.
         silent = {key: value for key, value in summary.items() if key not in (EVENT_KEY, SCHEMA_CHANGES_KEY)}
         transaction.delete(replace_where, snapshot_properties=silent)
         return stage_append(transaction, files, summary)

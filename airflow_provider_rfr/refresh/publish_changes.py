@@ -57,9 +57,11 @@ class ChangesPublisher(Publisher):
         """Allow any number of rows: few records change, or none."""
 
     def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
-        paths = key_paths(self.stream.primary_key) if self._options.mode == "merge" else ()
-        # Where the stream declares a type, every value is read as it.
-        for path in (path for path in paths if path[0] not in self.rules.typed_names()):
+        typed = self.rules.typed_names()
+        for path in key_paths(self.stream.primary_key) if self._options.mode == "merge" else ():
+            if path[0] in typed:
+                # Every value is read as the type that the stream declares.
+                continue
             schema = seen.schema
             for name in path:
                 schema = schema.fields.get(name, InferredSchema())

@@ -11,11 +11,10 @@ import pytest
 
 from tests.airflow_versions import needs_deferral
 from tests.soon import PATIENCE, wait_until
-from tests.system.conftest import KEY, SIZES, Story
+from tests.system.conftest import KEY, TOTAL, Story
 
 pytestmark = needs_deferral
 DAG = "deferred"
-TOTAL = SIZES.partitions * SIZES.pages
 
 
 def begin(story: Story, run: str, *, read: int = 0, **options: object) -> None:

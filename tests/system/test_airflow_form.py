@@ -13,7 +13,6 @@ from tests.system.conftest import KEY, SIZES, Story
 
 DAG = "resumable_full_refresh"
 HOURLY, WEEKLY = "incremental_sync", "incremental_sync_in_full"
-TOTAL = SIZES.partitions * SIZES.pages
 
 
 def fill_in(story: Story, run: str, **values: Any) -> None:

@@ -23,14 +23,13 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from demo.webhook_receiver import Received, Receiver
 from tests.integration.conftest import SHOP
 from tests.soon import PATIENCE, wait_until
-from tests.system.conftest import KEY, PASSWORD, SIZES, Story, api_server
+from tests.system.conftest import KEY, PASSWORD, SIZES, TOTAL, Story, api_server
 from tests.system.test_airflow_webhooks import block, write
 from tests.unit.triggers.lake import publish
 from tests.unit.web.ledgers import CANARY, begun, copies, read_page
 
 HOSTILE = "raw.<script>document.title='broken in'</script>"
 DAG, SYNC, FORM = "on_demand", "incremental_sync", "resumable_full_refresh"
-TOTAL = SIZES.partitions * SIZES.pages
 SomebodyAt = Callable[[str], AbstractContextManager[Page]]
 
 

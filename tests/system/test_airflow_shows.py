@@ -8,10 +8,9 @@ import urllib.request
 from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS
 from demo.airflow_stack import AirflowStack
 from tests.soon import PATIENCE, wait_until
-from tests.system.conftest import KEY, SIZES, Story
+from tests.system.conftest import KEY, SIZES, TOTAL, Story
 
 DAG = "shown"
-TOTAL = SIZES.partitions * SIZES.pages
 
 
 def page(url: str) -> tuple[int, str]:
