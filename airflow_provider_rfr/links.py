@@ -51,11 +51,12 @@ class SparkUiLink(BaseOperatorLink):
 
 
 def store_link(context: Context, link: BaseOperatorLink, url: str | None) -> None:
-    """Store the address where Airflow's UI looks for it, if there is one. A failure is logged, and costs no task.
+    """Store the address where Airflow's UI looks for it, unless it is None. A failure is logged, and costs no task.
 
-    Airflow's UI reads links from its own database, without the XCom backend of the deployment.
+    Airflow's UI reads links from its own database, without the XCom backend of the deployment. An empty address
+    shows no button; Airflow logs an error for a link that was never stored.
     """
-    if not url:
+    if url is None:
         return
     try:
         ti: Any = context["ti"]

@@ -352,8 +352,10 @@ def _connections(name: str, args: Namespace) -> Iterator[CheckResult]:
         yield _of_trial(conn_id, kind, trial)
 
 
-def _of_trial(conn_id: str, kind: str, trial: tuple[bool, str]) -> CheckResult:
+def _of_trial(conn_id: str, kind: str, trial: tuple[bool | None, str]) -> CheckResult:
     works, message = trial
+    if works is None:
+        return CheckResult(f"connection {conn_id} ({kind})", _SKIPPED, message)
     problem, _, own = message.partition("; ")
     remedy = own or _remedy_of_connection(conn_id, kind, problem)
     return CheckResult(f"connection {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
@@ -375,10 +377,16 @@ def _remedy_of_connection(conn_id: str, kind: str, problem: str = "") -> str:
     return f"correct it under Admin > Connections, or run: {command}"
 
 
-def _tried(hook: ApiHook | HttpHook | LakeHook) -> tuple[bool, str]:
-    """Return whether the connection works, and the message of its test; an error is a failed test."""
+def _tried(hook: ApiHook | HttpHook | LakeHook) -> tuple[bool | None, str]:
+    """Return whether the connection works, None if only a source can tell, and why; an error is a failed test."""
+    from airflow_provider_rfr.hooks.api import ApiHook
+
     try:
+        if isinstance(hook, ApiHook) and "base_url" not in hook.get_source_config().config:
+            return None, "it has no base URL to ask; airflow rfr source check reads a page with it"
         return hook.test_connection()
+    except ConfigurationError as error:
+        return False, str(error)
     except Exception as error:  # noqa: BLE001 - as in _checked
         return False, f"it failed with {type(error).__name__}"
 

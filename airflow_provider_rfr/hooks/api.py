@@ -92,8 +92,6 @@ class ApiHook(BaseHook):
         """
         try:
             connection = self._connection()
-            if not connection.host:
-                return False, "The base URL is missing"
             path = str(extras_of(connection).get("test_path", ""))
             answer = ask(connection, path)
         except (ConfigurationError, SourceError) as error:
@@ -151,19 +149,23 @@ def read_first_page(source: Mapping[str, Any], name: str) -> tuple[PagedStream, 
     from airflow_provider_rfr.streams.core import ReadContext
     from airflow_provider_rfr.streams.loader import load_stream
     from airflow_provider_rfr.streams.paged import as_paged
+    from airflow_provider_rfr.streams.repeats import in_words
 
     keep_rotated_tokens()
     stop = threading.Event()
     timer = threading.Timer(_PAGE_SECONDS, stop.set)
     timer.daemon = True
     timer.start()
+    context = ReadContext(stop=stop)
     try:
         stream = as_paged(load_stream(source, name))
-        stream.bind(ReadContext(stop=stop))
+        stream.bind(context)
         first = next(iter(stream.stream_slices()), None)
         return stream, None if first is None else stream.read_page(first, None)
     except ReadInterrupted:
-        raise SourceError(f"the first page did not come within {_PAGE_SECONDS:g} s") from None
+        retried = in_words(context.retried.counts())
+        errors = f"; errors after which its requests were sent again: {retried}" if retried else ""
+        raise SourceError(f"the first page did not come within {_PAGE_SECONDS:g} s{errors}") from None
     finally:
         timer.cancel()
 

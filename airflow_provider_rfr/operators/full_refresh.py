@@ -364,6 +364,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         return None
 
     def _refresh(self, context: Context, began: datetime) -> dict[str, Any]:
+        store_link(context, SparkUiLink(), "")
         check_machine()
         lake = LakeHook(self.lake_conn_id).get_lake_settings()
         document = self._document(context, lake)

@@ -28,7 +28,7 @@ def test_the_buttons_of_a_task_lead_to_spark_and_to_how_the_refresh_stands(story
     story.hold_after(SIZES.pages)
     story.start(DAG, "buttons", table="buttons")
     story.wait_for_state(DAG, "buttons", "running")
-    wait_until(lambda: story.links(DAG, "buttons")["Spark UI"] is not None, PATIENCE)
+    wait_until(lambda: story.links(DAG, "buttons")["Spark UI"], PATIENCE)
     links = story.links(DAG, "buttons")
     status, text = page(str(links["Spark UI"]))
     assert status == 200
@@ -47,6 +47,7 @@ def test_the_buttons_of_a_task_lead_to_spark_and_to_how_the_refresh_stands(story
         "GET", f"/assets/events?source_dag_id={DAG}&source_run_id=buttons&source_task_id=refresh"
     )
     assert events["asset_events"][0]["extra"]["rows"] == story.result(DAG, "buttons")["rows"]
+    assert "XCom not found" not in story.log(DAG, "buttons")
     assert story.links(DAG, "buttons")["Spark UI"] == links["Spark UI"], "the last driver's is kept"
 
 

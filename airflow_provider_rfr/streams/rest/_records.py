@@ -31,6 +31,7 @@ from airflow_provider_rfr.streams.rest.templates import (
     lookup,
     lookup_each,
     parse_path,
+    paths_of_lists,
     take,
     where_missing,
 )
@@ -196,7 +197,9 @@ class Records(Part):
                 lacking = ((n, line) for n, line in lines if MISSING in lookup_each(line, self.place))
                 number, content = next(lacking, (1, content))
                 where = f"in line {number}, "
-            problem = f"{place} leads to nothing: {where}{where_missing(content, self.place)}"
+            lists = ", ".join(paths_of_lists(content))
+            hint = f"; there are lists of objects at: {lists}" if lists else ""
+            problem = f"{place} leads to nothing: {where}{where_missing(content, self.place)}{hint}"
         else:
             problem = f"{place} leads to {describe(value)}, not to records"
         return SourceError(problem, status=answer.status, request=answer.request)

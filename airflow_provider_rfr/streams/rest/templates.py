@@ -245,7 +245,9 @@ def _compile_text(
 
 def config_remedy(key: str, config: Mapping[str, Any]) -> str:
     """Return the remedy for a key that the configuration does not have."""
-    return suggestion(key, config) if config else "add it to config of the source; secrets are for requests alone"
+    if config:
+        return suggestion(key, config)
+    return "add it to config of the source, or name the connection that has it (api_conn_id); secrets are for requests"
 
 
 @lru_cache(_TEMPLATES_KEPT)
@@ -369,17 +371,31 @@ def describe(value: Any) -> str:
 
 def similar_path(value: Any, path: Path) -> str | None:
     """Return the path of a field at most two levels deep that was probably meant; None if none is similar."""
-    if not isinstance(value, Mapping):
-        return None
-    names = [str(key) for key in value]
-    for key, inner in value.items():
-        if isinstance(inner, Mapping):
-            names += [f"{key}.{name}" for name in inner]
-    ends = {name: name.rpartition(".")[2] for name in names}
+    ends = {name: name.rpartition(".")[2] for name in _shallow_fields(value)}
     same_key = [name for name, end in ends.items() if end == path[-1]]
     # As next_cursor for next.
     same_word = [name for name, end in ends.items() if path[-1].lower() in end.lower().split("_")]
-    return next(iter((*same_key, *same_word)), None) or nearest(".".join(path), names)
+    return next(iter((*same_key, *same_word)), None) or nearest(".".join(path), list(ends))
+
+
+def paths_of_lists(value: Any) -> list[str]:
+    """Return the paths of all lists of objects at most two levels deep."""
+    fields = _shallow_fields(value).items()
+    return [path for path, inner in fields if isinstance(inner, list) and inner and isinstance(inner[0], dict)]
+
+
+def _shallow_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of an object and of the objects in it, by their paths; none if it is no object."""
+    if not isinstance(value, Mapping):
+        return {}
+    fields = {str(key): inner for key, inner in value.items()}
+    inside = {
+        f"{key}.{name}": item
+        for key, inner in fields.items()
+        if isinstance(inner, Mapping)
+        for name, item in inner.items()
+    }
+    return fields | inside
 
 
 def where_missing(value: Any, path: Path) -> str:

@@ -57,6 +57,7 @@ def test_records_at_many_places_are_gathered_in_proportion_to_their_number():
         {"data": {"items": "no"}},
         {"data": {"items": [A, "x"]}},
         [],
+        {"rows": [A], "data": {"nodes": [B], "ids": [1], "none": []}},
     ],
     ids=str,
 )
