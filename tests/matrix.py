@@ -184,7 +184,7 @@ def row_of(result: Result, today: date) -> str:
     lost = f"{demo['rows_published']:,} of {demo['rows_source']:,}" if demo else "-"
     tests = f"{result.passed} passed" + (f", {result.skipped} skipped" if result.skipped else "")
     if result.failed:
-        tests += f", {len(result.failed)} failed: " + ", ".join(f"`{name}`" for name in sorted(result.failed))
+        tests += f", {len(result.failed)} failed"
     reason = result.error.partition(":")[0]
     return f"| {' | '.join(parts)} | {lost} | {f'{reason} failed' if reason else tests} | {today} |"
 
@@ -224,7 +224,7 @@ def main() -> int:
         for cell in cells(options.airflow, options.spark):
             result = run_cell(cell, wheel, checkout, folder / f"airflow-{cell.airflow}-spark-{cell.spark}")
             results.append(result)
-            print(row_of(result, date.today()), f"{result.seconds} s", result.error, flush=True)
+            print(row_of(result, date.today()), f"{result.seconds} s", result.error, *result.failed, flush=True)
             write_page([result], date.today())
             if not options.keep:
                 shutil.rmtree(folder / f"airflow-{cell.airflow}-spark-{cell.spark}")
