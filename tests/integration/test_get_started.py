@@ -153,7 +153,7 @@ def with_files(program: str, newcomer: Newcomer) -> str:
 def test_a_newcomer_comes_from_the_wheel_to_a_table_that_others_read(tmp_path: Path) -> None:
     (tmp_path / "wheel").mkdir()
     newcomer, sizes = Newcomer(tmp_path, build_wheel(tmp_path / "wheel")), Sizes()
-    existing, (make, install, export, migrate) = commands_of("Install")
+    (make, install, export, migrate), existing = commands_of("Install")
     assert existing[0].startswith("pip install") and WHEEL in existing[0] and WHEEL in install
     newcomer.run(make)
     newcomer.keep(". rfr/bin/activate", export)
