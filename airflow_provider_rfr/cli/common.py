@@ -90,22 +90,31 @@ def _check_texts(args: Namespace) -> None:
             raise ConfigurationError(name, "has bytes that are not UTF-8", "write it in UTF-8")
 
 
+def lake_command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
+    """Make a command of a function that opens a lake.
+
+    PyArrow is imported before, without pandas: it would import it as well, in a second of CPU, and no command needs it.
+    """
+
+    @command
+    @wraps(work)
+    def wrapped(args: Namespace) -> int | None:
+        from airflow_provider_rfr.refresh.cluster import without_pandas
+
+        with without_pandas():
+            import pyarrow.dataset  # noqa: F401
+        return work(args)
+
+    return wrapped
+
+
 def lake_of(args: Namespace) -> Catalog:
     """Return the catalog of the lake that ``--lake-conn-id`` names."""
-    _import_pyarrow()
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.lake.catalog import open_catalog
 
     settings = LakeHook(args.lake_conn_id).get_lake_settings()
     return answered(lambda: open_catalog(settings))
-
-
-def _import_pyarrow() -> None:
-    """Import PyArrow without pandas, which it would import as well and which no command on a lake needs."""
-    from airflow_provider_rfr.refresh.cluster import without_pandas
-
-    with without_pandas():
-        import pyarrow.dataset  # noqa: F401
 
 
 def config_of(path: Path) -> Mapping[str, Any]:

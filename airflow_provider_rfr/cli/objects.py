@@ -9,7 +9,7 @@ from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.cli.common import command, moment, print_data, print_value
+from airflow_provider_rfr.cli.common import command, lake_command, moment, print_data, print_value
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
 
-@command
+@lake_command
 def plan(args: Namespace) -> int:
     """Print the plan of a deploy. Exit code 0: nothing to do, 2: something to do, 1: it is stopped, or an error.
 
@@ -37,7 +37,7 @@ def plan(args: Namespace) -> int:
     return exit_code(planned)
 
 
-@command
+@lake_command
 def apply(args: Namespace) -> None:
     """Deploy the present declarations, or a saved plan if nothing has changed since."""
     from airflow_provider_rfr.builtins.plan import load_plan
@@ -52,7 +52,7 @@ def apply(args: Namespace) -> None:
         print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
 
 
-@command
+@lake_command
 def refresh(args: Namespace) -> None:
     """Refresh materialized views whose inputs have new data since their rows were computed."""
     if bool(args.names) == args.all:
@@ -112,7 +112,7 @@ def history(args: Namespace) -> None:
     print_value(rows, args, "nothing was deployed yet")
 
 
-@command
+@lake_command
 def drift(args: Namespace) -> int:
     """Print the objects that were changed by hand. Exit code 2 if there is any."""
     planned = _hook(args).plan(_policies(args))
@@ -124,7 +124,7 @@ def drift(args: Namespace) -> int:
     return 2 if planned.drift else 0
 
 
-@command
+@lake_command
 def adopt(args: Namespace) -> None:
     """Manage existing tables and views, if they are as declared; they are not changed."""
     hook = _hook(args)
@@ -180,7 +180,7 @@ def release_sink(args: Namespace) -> None:
         print(f"{sink.name} is released: {args.choice}")
 
 
-@command
+@lake_command
 def gc(args: Namespace) -> int:
     """Delete tables that deploys have replaced. Exit code 1 if something could not be deleted."""
     from airflow_provider_rfr.builtins.model import encode

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_rfr.cli.common import (
     answered,
-    command,
+    lake_command,
     lake_of,
     print_columns,
     print_data,
@@ -46,7 +46,7 @@ _LONGEST_KEY: Final = 60
 _OF_PAGES: Final = ("unfinished", "slowest", "skipped", "missing", "files", "files_read")
 
 
-@command
+@lake_command
 def list_refreshes(args: Namespace) -> None:
     """Show the newest refresh of each table, those that need a person first."""
     from airflow_provider_rfr.lake.types import check_identifier
@@ -66,7 +66,7 @@ def list_refreshes(args: Namespace) -> None:
             say(f"{_name(status)}: {status.sentence}")
 
 
-@command
+@lake_command
 def show(args: Namespace) -> int:
     """Show the facts of the refresh's page, in its order; 1 if the pages in the ledger can't be read."""
     from airflow_provider_rfr.hooks.lake import shows_rows
@@ -317,7 +317,7 @@ def _generations(status: TableStatus) -> list[dict[str, Any]]:
     ]
 
 
-@command
+@lake_command
 def history(args: Namespace) -> int:
     """Show the table's generations, the newest first; 1 if the ledger can't be read."""
     catalog = lake_of(args)
@@ -329,7 +329,7 @@ def history(args: Namespace) -> int:
     return int(status.state.value == "unreadable")
 
 
-@command
+@lake_command
 def watch(args: Namespace) -> int:
     """Follow a refresh until it is over; 1 if it ended in any other way than published.
 
@@ -351,7 +351,7 @@ def watch(args: Namespace) -> int:
     return 0 if status.state.value == "published" else 1
 
 
-@command
+@lake_command
 def drop(args: Namespace) -> None:
     """Drop the ledger of a table or a part, with the pages of an unpublished refresh; the table itself stays."""
     from airflow_provider_rfr.lake.ledger_table import LedgerTable
@@ -487,7 +487,7 @@ def _row(status: TableStatus) -> dict[str, str]:
     }
 
 
-@command
+@lake_command
 def expire(args: Namespace) -> int:
     """Expire snapshots as each publish does; without names, also add waiting rows to the history tables.
 
@@ -523,7 +523,7 @@ def expire(args: Namespace) -> int:
     return 1 if any(row["undeleted"] for row in rows) else 0
 
 
-@command
+@lake_command
 def drop_ledgers(args: Namespace) -> None:
     """Drop ledgers of parts that are published, or no longer resumed."""
     from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY

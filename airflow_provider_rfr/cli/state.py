@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.cli.common import answered, command, lake_of, print_data, say
+from airflow_provider_rfr.cli.common import answered, lake_command, lake_of, print_data, say
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.core import Stream
 
 
-@command
+@lake_command
 def show_state(args: Namespace) -> int:
     """Print the state as JSON; 1 if the table has none."""
     from airflow_provider_rfr.lake.sync_state import has_lost_state, load_existing, read_state
@@ -34,7 +34,7 @@ def show_state(args: Namespace) -> int:
     return 0
 
 
-@command
+@lake_command
 def set_state(args: Namespace) -> None:
     """Set the state from a file, or from standard input, in an empty snapshot of its own."""
     from airflow_provider_rfr.lake.sync_state import SyncState, write_state
@@ -55,7 +55,7 @@ def set_state(args: Namespace) -> None:
         say(f"Set the state of {args.table} in snapshot {snapshot_id}; the next sync starts from it")
 
 
-@command
+@lake_command
 def import_state(args: Namespace) -> None:
     """Set the state that another tool has come to, as a sync of the source's stream continues it."""
     from airflow_provider_rfr.cli.source import source_of

@@ -424,10 +424,14 @@ def test_a_damaged_ledger_is_named_with_its_remedy_and_can_be_dropped(lake: Lake
     assert LedgerTable.load(lake.catalog, NAME) is None
 
 
-def test_a_command_that_opens_a_lake_does_not_import_pandas() -> None:
+def test_a_command_that_opens_a_lake_does_not_import_pandas(tmp_path: Path) -> None:
+    host, extra = f"sqlite:///{tmp_path}/catalog.db", {"warehouse": str(tmp_path)}
     program = (
-        "import sys; from airflow_provider_rfr.cli import common; common._import_pyarrow();"
-        "import pyarrow, airflow_provider_rfr.refresh.inspection, airflow_provider_rfr.lake.sample;"
+        "import sys, pyarrow; from airflow_provider_rfr.cli import refresh;"
+        "from argparse import Namespace;"
+        "refresh.list_refreshes(Namespace(tables=[], lake_conn_id='lake', output='table'));"
         "pyarrow.array([1]); sys.exit('pandas' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    lake = {"conn_type": "rfr_lake", "host": host, "extra": extra}
+    environment = {**os.environ, "AIRFLOW_CONN_LAKE": json.dumps(lake)}
+    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0
