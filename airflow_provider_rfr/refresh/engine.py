@@ -25,6 +25,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.http.redaction import bare_host, redact
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
+from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, maintain
 from airflow_provider_rfr.refresh.budget import BudgetLimiter, StreamBudget
@@ -64,6 +65,10 @@ _NAMED_FAILURES = 20
 _LOST_STATE = (
     "{table} was synced before, and an expiry by another engine dropped the snapshot with its state; run once with"
     " full_refresh: true, or set a state with airflow rfr refresh state set"
+)
+_ANOTHER_API = (
+    "{table} has rows of the API that the connection led to before, so no window of the present one can join them; run"
+    " once without a window"
 )
 _BUSY_POLL_SECONDS = 2.0
 _LONGEST_FACT = 200
@@ -283,8 +288,9 @@ class Refresh:
         definition = self._stream, self._relocations, self._options, self._target.columns
         full = fingerprints_of(*definition)
         read, state, window = self._stream.incremental, None, self._window
+        upstream = self._relocations.upstream
         if self._config.sync == "incremental":
-            state = self._target.sync_state()
+            state = self._state_of(upstream)
             age = self._options.resume_within
             if _has_begun_in_full(header, full, is_first=state is None, resume_within=age):
                 _log.info("%s: a full refresh was begun, and is finished first", self.figures.target)
@@ -292,13 +298,29 @@ class Refresh:
             elif state is None and window is None and self._target.has_lost_state:
                 raise SyncStateError(_LOST_STATE.format(table=self.figures.target))
         if read is not None:
-            self._sync = SyncPlan(read, rules_of(self._stream, read), state, window)
+            # An edit of the connection forgets the API's name, which the state has.
+            upstream = upstream or (None if state is None else state.rules.get("upstream"))
+            self._sync = SyncPlan(read, rules_of(self._stream, read, upstream), state, window)
             self._sync.check(self.figures.target)
             if not self._sync.is_full:
                 self._check_columns(read.column.name)
         is_full = self._sync is None or self._sync.is_full
         self._prints = full if is_full else fingerprints_of(*definition, incremental=True, window=window)
         return self._prints, None if state is None or window is not None else state.digest
+
+    def _state_of(self, upstream: str | None) -> SyncState | None:
+        """Return the table's state; None if there is none, or if it is another API's.
+
+        :param upstream: name of the API, if the connection led to another one before
+        :raises SyncStateError: it is another API's, and only a window is to be read
+        """
+        state = self._target.sync_state()
+        if state is None or upstream in (None, state.rules.get("upstream")):
+            return state
+        if self._window is not None:
+            raise SyncStateError(_ANOTHER_API.format(table=self.figures.target))
+        _log.info("%s has rows of another API, so everything is read", self.figures.target)
+        return None
 
     def _check_columns(self, cursor: str) -> None:
         """Check that the table has the columns by which its rows are found.

@@ -34,11 +34,15 @@ _FORGOTTEN_AFTER: Final = 10
 """Syncs in a row that do not list a partition, after which its value is dropped from the state."""
 
 
-def rules_of(stream: PagedStream, read: ChangesRead) -> dict[str, Any]:
-    """Return the rules under which a state can be continued."""
+def rules_of(stream: PagedStream, read: ChangesRead, upstream: str | None = None) -> dict[str, Any]:
+    """Return the rules under which a state can be continued.
+
+    :param upstream: name of the API, if the connection led to another one before
+    """
     column = read.column
     cursor = {"field": column.name, "type": column.kind, "format": column.format, "timezone": column.timezone}
-    return {"cursor": cursor, "primary_key": [list(path) for path in key_paths(stream.primary_key)]}
+    rules = {"cursor": cursor, "primary_key": [list(path) for path in key_paths(stream.primary_key)]}
+    return rules if upstream is None else {**rules, "upstream": upstream}
 
 
 def check_values(state: SyncState, now: datetime) -> None:

@@ -33,6 +33,7 @@ class Shop(SyncedTable):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.config: dict[str, Any] = {}
+        self.moved: list[dict[str, str]] = []
 
     def change(self, number: int, at: float, value: str = "x", shop: str = "a", **more: Any) -> None:
         """Add a version of a record to what the API gives."""
@@ -47,7 +48,7 @@ class Shop(SyncedTable):
             {"class": f"{changing_source.__name__}:Orders", "config": self.config},
             sync="full" if full else "incremental",
             window=window,
-            run={"key": run},
+            run={"key": run, "moved": self.moved},
             options={"mode": mode, "max_deleted": 1, "max_shrink": None, **options},
         )
 
@@ -510,6 +511,25 @@ def test_another_cursor_asks_for_a_full_refresh(shop: Shop) -> None:
         shop.sync()
     shop.sync(full=True)
     assert shop.state == {'{"shop":"a"}': "2024-01-01T00:00:00.000000Z"}
+
+
+@pytest.mark.parametrize("mode", ["merge", "append"])
+def test_another_api_behind_the_connection_is_read_whole_once(shop: Shop, mode: str) -> None:
+    begun(shop, mode=mode)
+    RECORDS.clear()
+    shop.change(50, -10, "older than the state")
+    shop.moved = [{"upstream": "other"}, {"base_url": "http://other"}]
+    with pytest.raises(SyncStateError, match="another API|before"):
+        shop.sync("merge", window="2024-01-01T00:00:00Z/2024-01-02T00:00:00Z")
+    assert shop.sync(mode).changes is None
+    assert shop.rows() == [(50, "older than the state")]
+    shop.change(51, 20)
+    assert counted(shop.sync(mode))["inserted"] == 1
+    shop.moved = []  # the connection was edited in Airflow's UI since
+    shop.change(52, 21)
+    assert counted(shop.sync(mode))["inserted"] == 1
+    shop.moved = [{"upstream": "third"}, {"base_url": "http://third"}]
+    assert shop.sync(mode).changes is None
 
 
 def test_records_without_any_cursor_value_are_refused(shop: Shop) -> None:
