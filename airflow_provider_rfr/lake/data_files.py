@@ -342,7 +342,8 @@ class FileTarget:
     """Everything that a task needs to write data files of a table; picklable.
 
     :ivar folder: where the files go
-    :ivar family: prefix of the names of all files of one piece of work, such as a generation
+    :ivar family: prefix of the names of all files of one piece of work, such as a generation; of no other work, whose
+        files it would delete
     :ivar label: prefix of this attempt's names, behind the family
     :ivar rows: the columns to read rows as
     """

@@ -156,21 +156,21 @@ class Ledger:
         # this attempt looks for files again, or can't commit any more.
         for _ in range(_TRIES):
             held = self.held
-            book, pages, adopted, moved, retried = self._look_for_files()
-            book.move(moved)
-            before = replace(held, retried=dict(Counter(held.retried) + retried) or None)
-            header = before.taken_over(
-                epoch=held.epoch + 1,
-                attempts=held.attempts + 1,
-                publish_fingerprint=publish_fingerprint,
-                refused_under=None,
-                run_key=run_key or held.run_key,
-                pages=pages + sum(file.pages.num_rows for file in adopted),
-                records=book.records,
-                partitions_done=book.done,
-                **(labels or {}),
-            )
             try:
+                book, pages, adopted, moved, retried = self._look_for_files()
+                book.move(moved)
+                before = replace(held, retried=dict(Counter(held.retried) + retried) or None)
+                header = before.taken_over(
+                    epoch=held.epoch + 1,
+                    attempts=held.attempts + 1,
+                    publish_fingerprint=publish_fingerprint,
+                    refused_under=None,
+                    run_key=run_key or held.run_key,
+                    pages=pages + sum(file.pages.num_rows for file in adopted),
+                    records=book.records,
+                    partitions_done=book.done,
+                    **(labels or {}),
+                )
                 self._commit_once([file.stored for file in adopted], header)
                 self._keep(adopted)
                 return book

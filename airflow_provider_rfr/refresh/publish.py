@@ -417,16 +417,16 @@ class Publisher:
 
     def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
         """Plan the table's columns; return the target of this attempt's files."""
-        options = self._options
         self.sent = frozenset(seen.schema.paths()) - {DELETED_FIELD}
         target = self.target.prepare(
             self.rules.columns(seen, self.target.row_columns()),
-            options.on_schema_change,
+            self._options.on_schema_change,
             inferred=self.rules.infers,
             declared=self.rules.typed_names(),
-            rows_stay=options.mode != "replace" or options.replace_where is not None,
+            rows_stay=self._options.mode != "replace" or self._options.replace_where is not None,
         )
-        return replace(target, family=f"rfr-{self.ledger.id[:8]}-g{header.generation}-", label=f"e{header.epoch}-")
+        work = f"{self.ledger.id.replace('-', '')}-g{header.generation}"
+        return replace(target, family=f"rfr-{work}-", label=f"e{header.epoch}-")
 
     def _seen_columns(self, files: Mapping[str, int]) -> SeenColumns:
         """Return the columns of the records, where columns are inferred from them.

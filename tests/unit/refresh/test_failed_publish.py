@@ -26,6 +26,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.rows import append_rows
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import publish
@@ -266,6 +267,42 @@ def test_a_generation_whose_driver_was_killed_before_it_was_marked_is_kept_as_pu
     assert shop.run(TUESDAY, on_busy="take_over").generation == 2
     assert shop.header.previous_rows == 1
     assert [(past.outcome, past.rows) for past in shop.header.past] == [("published", 1)]
+
+
+def test_a_publish_deletes_no_file_of_a_part_whose_ledger_has_an_id_like_its_own(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catalogs that make UUIDs of version 7 give ledgers of one minute the same first digits."""
+    load = LedgerTable.__init__
+
+    def of_one_minute(self: LedgerTable, *arguments: Any, **names: Any) -> None:
+        load(self, *arguments, **names)
+        self.id = f"01995f3c{self.id[8:]}"
+
+    monkeypatch.setattr(LedgerTable, "__init__", of_one_minute)
+    for place in "ab":
+        shop.run(f"shop/monday/{place}/-1/0", constants={"shop": place}, replace_where=f"shop = '{place}'")
+    assert sorted(shop.rows["shop"].to_pylist()) == ["a", "b"]
+
+
+def test_a_take_over_looks_again_for_the_files_that_a_live_predecessor_trims(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        cut_off(broken, OSError("away"))
+        with pytest.raises(OSError, match="away"):
+            shop.run(MONDAY)
+    look = LedgerTable.committed_files
+    refusals = [CommitConflictError("a file of the ledger as it was loaded is gone")]
+
+    def trimmed(self: LedgerTable, generation: int) -> dict[str, int]:
+        if refusals:
+            raise refusals.pop()
+        return look(self, generation)
+
+    monkeypatch.setattr(LedgerTable, "committed_files", trimmed)
+    assert shop.run(MONDAY).generation == 1
+    assert shop.rows.num_rows == 1
 
 
 def test_what_an_attempt_ends_with_is_told_without_secrets(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
