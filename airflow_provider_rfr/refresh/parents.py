@@ -34,7 +34,7 @@ class ParentPages:
     def end(self, stream: str, ledger: Ledger | None) -> None:
         """Record the end of a stream that the application loads.
 
-        :param ledger: of its published generation; None where the stream failed
+        :param ledger: of its published generation, if that has all records; None where the stream failed, too
         """
         self._ledgers[stream].set_result(ledger)
 

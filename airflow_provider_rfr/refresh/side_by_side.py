@@ -100,7 +100,8 @@ class StreamRuns:
         except BaseException as error:  # noqa: BLE001 - reported in the last line, after the other streams
             self._fail(stream, error)
         else:
-            self._parents.end(stream, refresh.ledger)
+            # A sync has read only the parents that changed, and children belong to all of them.
+            self._parents.end(stream, None if refresh.ledger.held.is_incremental else refresh.ledger)
         finally:
             self._rounds.dismiss(stream)
 

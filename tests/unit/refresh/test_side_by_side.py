@@ -69,8 +69,11 @@ class World:
         page = int(asked.query.get("cursor", 1))
         return Reply({"data": [{"id": page}], "next": page + 1 if page < PAGES else None})
 
-    def run(self, streams: dict[str, Any], *loaded: str, cluster: Any = None, **options: Any) -> StreamRuns:
+    def run(
+        self, streams: dict[str, Any], *loaded: str, cluster: Any = None, sync: str = "full", **options: Any
+    ) -> StreamRuns:
         document = {
+            "sync": sync,
             "source": {"definition": {"base_url": self.api.url, "streams": streams}},
             "streams": list(loaded or streams),
             "target": "raw.{stream}",
@@ -140,6 +143,20 @@ def test_a_parent_is_read_once_for_all_its_children(world: World, loaded: bool) 
     asked = world.asked("/teams")
     assert [asked[f"/teams?page={page}"] for page in range(1, 5)] == [1, 1, 1, 1]
     assert (world.rows("first"), world.rows("second")) == (PARENTS * PAGES, PARENTS * PAGES)
+
+
+def test_a_sync_asks_for_the_children_of_parents_that_did_not_change(world: World) -> None:
+    """The parent's generation has the changed records alone, and its ledger is no list of all parents."""
+    changes = {"cursor_field": "id", "type": "integer", "start": "0", "send_as": {"query": "since"}}
+    streams = {
+        "child": {**children("/child"), "primary_key": "id", "incremental": changes},
+        "teams": {**TEAMS, "primary_key": "id", "incremental": changes},
+    }
+    for _ in range(2):
+        world.api.asked.clear()
+        world.run(streams, sync="incremental", mode="merge")
+        assert not world.errors
+        assert {path.split("?")[0] for path in world.asked("/child")} == {f"/child/{team}" for team in range(PARENTS)}
 
 
 def test_children_of_a_parent_that_fails_read_it_from_the_api(world: World) -> None:
