@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ def import_state(args: Namespace) -> None:
     """Set the state that another tool has come to, as a sync of the source's stream continues it."""
     from airflow_provider_rfr.cli.source import source_of
     from airflow_provider_rfr.lake.sync_state import load_existing, write_state
+    from airflow_provider_rfr.operators.connections import moved
     from airflow_provider_rfr.refresh.foreign_states import check_table, choose, converted, states_in
     from airflow_provider_rfr.streams.loader import load_stream, load_streams
     from airflow_provider_rfr.streams.paged import as_paged
@@ -75,6 +77,9 @@ def import_state(args: Namespace) -> None:
         raise ConfigurationError("--source", "a manifest can't continue the state of a dlt pipeline", remedy)
     stream = as_paged(load_stream(source, name) if name else _only(load_streams(source)))
     state = converted(foreign, stream)
+    # Without the name of the API that the connection leads to now, it would be taken for a state of the former one.
+    if names := [place["upstream"] for place in moved(args.api_conn_id) if "upstream" in place]:
+        state = replace(state, rules={**state.rules, "upstream": names[-1]})
     catalog = lake_of(args)
     answered(lambda: check_table(stream, load_existing(catalog, args.table)))
     snapshot_id = answered(lambda: write_state(catalog, args.table, state))

@@ -225,12 +225,14 @@ class Refresh:
     def _open(self) -> PartitionBook | None:
         """Open a generation or take one over; None if it is published already."""
         run, header = self._config.run, self.ledger.header
-        prints, base = self._plan_sync(header)
-        window = None if self._sync is None else self._sync.window
         publication = self._target.published(self.ledger.id)
         outcome = None
         if header is not None and publication is not None and publication.generation == header.generation:
             outcome = outcome_of(publication, header)
+        # What another run has published is not begun any more, even where its header does not say so yet.
+        has_ended = outcome is not None and header is not None and run.key not in (None, header.run_key)
+        prints, base = self._plan_sync(None if has_ended else header)
+        window = None if self._sync is None else self._sync.window
         decision = decide(
             *(header, prints, self._options, run.key), on_target=outcome is not None, base_state=base, window=window
         )

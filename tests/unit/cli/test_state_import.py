@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
+from airflow_provider_rfr.operators import connections
 from airflow_provider_rfr.refresh.config import parse_config
 from tests.unit.cli.calls import Rfr
 from tests.unit.messages import check_messages
@@ -64,6 +65,14 @@ def test_the_state_of_a_connection_is_set_in_a_snapshot_of_its_own(lake: Lake, r
     assert done["state"]["values"] == {"{}": "2026-03-01T06:00:00.000000Z"}
     assert rfr("show", NAME, "--json").json == done["state"]
     assert lake.catalog.load_table(NAME).scan().to_arrow().num_rows == 1
+
+
+def test_the_state_is_of_the_api_that_the_connection_leads_to_now(
+    lake: Lake, rfr: Rfr, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "moved", lambda conn_id: [{"upstream": "other"}, {"base_url": "http://b"}])
+    lake.catalog.create_table(NAME, Schema(*COLUMNS))
+    assert rfr(*arguments, "--stream", "orders", "--json").json["state"]["rules"]["upstream"] == "other"
 
 
 def test_a_stream_of_a_class_has_another_name_there(lake: Lake, rfr: Rfr, arguments: list[str]) -> None:

@@ -17,6 +17,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedEr
 from airflow_provider_rfr.lake.sync_state import read_state, write_state
 from airflow_provider_rfr.refresh import merge, merge_task, pages
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
+from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.merge_task import SearchTask
 from airflow_provider_rfr.refresh.publish import Publisher
 from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
@@ -511,6 +512,21 @@ def test_another_cursor_asks_for_a_full_refresh(shop: Shop) -> None:
         shop.sync()
     shop.sync(full=True)
     assert shop.state == {'{"shop":"a"}': "2024-01-01T00:00:00.000000Z"}
+
+
+def test_a_full_load_that_landed_unmarked_is_not_read_again_by_the_next_run(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Refresh, "_mark_published", killed)
+        for number in range(3):
+            shop.change(number, number)
+        with pytest.raises(KeyboardInterrupt):
+            shop.sync(run="dag/first/task/-1/0")
+    assert counted(shop.sync(run="dag/second/task/-1/0")) == {"unchanged": 1}
 
 
 @pytest.mark.parametrize("mode", ["merge", "append"])
