@@ -26,6 +26,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.lake import shows_rows, table_asset
 from airflow_provider_rfr.hooks.tasks import schedule_of
 from airflow_provider_rfr.web import charts, display, terms
@@ -306,7 +307,10 @@ async def _rows_for(refresh: LakeRefresh, lakes: Lakes, viewer: Viewer) -> Lates
     """Return rows of the table; None where the setting or the viewer's rights forbid them, and nothing is read."""
     if not shows_rows():
         return None
-    uri = table_asset(refresh.status.table, refresh.lake).uri
+    try:
+        uri = table_asset(refresh.status.table, refresh.lake).uri
+    except ConfigurationError:
+        return None  # no load of ours writes a table of such a name, so nobody has the right to its asset
     return await lakes.rows(refresh) if await run_in_threadpool(viewer.reads_asset, uri) else None
 
 

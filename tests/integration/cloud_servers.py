@@ -44,6 +44,8 @@ class MavenFile:
         return f"<dependency {coordinates}>{artifact}</dependency>"
 
 
+_BUILD_SECONDS: Final = 1500
+"""For the first build of a server, whose modules have to be downloaded."""
 _METASTORE: Final = (
     MavenFile("org.apache.hive", "hive-standalone-metastore-server", HIVE, "tar.gz", "bin"),
     # Parts of Hadoop and what it brings, which Spark's own Hadoop has not.
@@ -172,7 +174,9 @@ def gcs_server(folder: Path) -> Iterator[int]:
     """Run an emulator of Google's storage, in memory; yield its port."""
     port = free_port()
     place = f"127.0.0.1:{port}"
-    command = [_program("go"), "run", f"github.com/fsouza/fake-gcs-server@{FAKE_GCS}", "-backend", "memory"]
+    build = [_program("go"), "install", f"github.com/fsouza/fake-gcs-server@{FAKE_GCS}"]
+    subprocess.run(build, env={**os.environ, "GOBIN": str(folder)}, check=True, timeout=_BUILD_SECONDS)
+    command = [str(folder / "fake-gcs-server"), "-backend", "memory"]
     command += ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", place]
     with _process([*command, "-log-level", "warn"], folder, lambda: _listens(port)):
         yield port

@@ -497,6 +497,18 @@ def test_markup_in_names_and_errors_stays_text(login: Login, catalog: Catalog) -
     assert "&lt;script&gt;" in answers[0].text
 
 
+def test_a_table_whose_name_no_load_of_ours_can_have_has_a_page_without_rows(
+    login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RFR__SHOW_ROWS", "True")
+    begun(catalog, "raw.<b>orders</b>", **TASK)
+    page = login("owner").get(
+        "/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": "raw.<b>orders</b>__rfr_ledger"}
+    )
+    assert page.status_code == 200
+    assert "&lt;b&gt;orders&lt;/b&gt;" in page.text
+
+
 def test_no_page_has_script_or_style_of_its_own_or_an_address_elsewhere(login: Login, catalog: Catalog) -> None:
     read_page(begun(catalog, "raw.orders", **TASK))
     for address in ADDRESSES:
