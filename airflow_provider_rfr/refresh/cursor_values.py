@@ -61,13 +61,14 @@ def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
 def _moments(array: pa.Array, column: CursorColumn) -> pa.Array | None:
     """Return moments as microseconds; None for a type that has none."""
     kind = array.type
+    if pa.types.is_date(kind):
+        # The midnight with which the day begins in the cursor's time zone, as of a text.
+        array, kind = array.cast(pa.date32()).cast(pa.timestamp("us")), pa.timestamp("us")
     if pa.types.is_timestamp(kind):
         moments = array.cast(pa.timestamp("us", kind.tz))
         if kind.tz is None and column.timezone != "UTC":
             moments = pc.assume_timezone(moments, column.timezone, ambiguous="earliest", nonexistent="earliest")
         return moments.cast(pa.int64())
-    if pa.types.is_date(kind):
-        return array.cast(pa.date32()).cast(pa.timestamp("us")).cast(pa.int64())
     scale = next((_SCALE[form] for form in _formats(column) if form in _SCALE), None)
     if scale is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return _scaled(array, scale)

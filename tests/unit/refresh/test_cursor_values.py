@@ -31,6 +31,8 @@ MOMENT, INTEGER, TEXT = (CursorColumn("c", kind) for kind in ("datetime", "integ
             "2026-03-01T12:00:00.000000Z",
         ),
         (pa.array([date(2026, 3, 1)]), MOMENT, "2026-03-01T00:00:00.000000Z"),
+        (pa.array([date(2026, 3, 1)]), CursorColumn("c", timezone="America/New_York"), "2026-03-01T05:00:00.000000Z"),
+        (pa.array([date(2026, 3, 1)]), CursorColumn("c", timezone="Europe/Zurich"), "2026-02-28T23:00:00.000000Z"),
         (pa.array(["2026-03-01T14:00:00+02:00"]), MOMENT, "2026-03-01T12:00:00.000000Z"),
         (pa.array(["2026-03-01"]), CursorColumn("c", timezone="Europe/Zurich"), "2026-02-28T23:00:00.000000Z"),
         (pa.array(["01.03.2026 12:00"]), CursorColumn("c", format="%d.%m.%Y %H:%M"), "2026-03-01T12:00:00.000000Z"),
