@@ -230,7 +230,7 @@ def _show_table(header: LedgerHeader, target: TableFacts | None) -> None:
         return
     size = f"{target.rows or 0:,} rows, {target.files or 0:,} files, {size_in_words(target.bytes or 0)}"
     snapshot = f", snapshot {target.snapshot_id} {_when(target.committed_at)}" if target.committed_at else ""
-    copies = f", at most {target.max_copies} replaced copies are kept" if target.max_copies else ""
+    copies = f"; rfr.expire.max-copies {target.max_copies}" if target.max_copies else ""
     say(f"{size}{snapshot}; snapshots: {target.snapshots:,}{copies}")
     for change in target.changes:
         say(f"{'' if change.at is None else f'{_when(change.at)} '}{'; '.join(change.sentences)}")

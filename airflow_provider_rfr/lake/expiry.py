@@ -1,10 +1,11 @@
 """Expires a table's snapshots, and deletes the files that only those needed.
 
 What is kept follows Iceberg's own rules and table properties, as in its ``expire_snapshots``: heads of branches, tags,
-and of each branch the newest snapshots and those young enough. The property ``rfr.expire.max-copies`` bounds how many
-replaced copies of the files stay, however young. In addition, a reader of snapshots declares what it
-still needs in a property of the table, ``rfr.hold.<holder>``: the main branch is kept from this sequence number on. So
-the table alone decides what may be deleted, and no control store has to be asked.
+and of each branch the newest snapshots and those young enough. Of a branch, the age of a snapshot counts from the
+commit that replaced it: until then, readers began with it. The property ``rfr.expire.max-copies`` bounds how many
+replaced copies of the files stay beyond the last hours. In addition, a reader of snapshots declares what it still
+needs in a property of the table, ``rfr.hold.<holder>``: the main branch is kept from this sequence number on. So the
+table alone decides what may be deleted, and no control store has to be asked.
 
 The list of files to delete is written before the commit that forgets the snapshots, and removed once they are deleted.
 If a process dies in between, the next expiry continues from the list.
@@ -18,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyiceberg.catalog import MetastoreCatalog
@@ -77,6 +79,12 @@ TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     "write.metadata.previous-versions-max": "20",
 }
 """Of each table that a refresh or a deploy creates, unless it is declared with others."""
+READER_HOURS: Final = 6
+"""Hours that a replaced snapshot stays, however many copies there are: the time that a reader has.
+
+A backfill or parallel parts make 24 copies in a minute. 24 copies in six hours are one each quarter of an hour, so
+only a table that is replaced more often holds more of them.
+"""
 
 _DEFAULT_MAX_AGE: Final = 5 * 86_400_000
 _LIST_PREFIX: Final = "rfr-expire-"
@@ -184,7 +192,9 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
             since = now_ms - (age if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
             # Without the property no snapshot is dropped for its copies: there can't be more than snapshots.
             copies = _number(metadata.properties, MAX_COPIES, len(line))
-            kept.update(snapshot.snapshot_id for snapshot in line[: _kept_length(line, newest, since, copies)])
+            since_copies = max(since, now_ms - READER_HOURS * 3_600_000)
+            stay = _kept_length(line, newest, since, copies, since_copies)
+            kept.update(snapshot.snapshot_id for snapshot in line[:stay])
     ages = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshots}
     # Snapshots of no branch, such as those that were rolled back, go by their age alone.
     kept.update(number for number, time_ms in ages.items() if number not in on_branches and time_ms >= now_ms - age)
@@ -197,16 +207,19 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
     return _ExpiryPlan(expired, tuple(old_refs), held, note_after_expiry(metadata, with_state, expired))
 
 
-def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int) -> int:
-    """Return how many of the snapshots, the newest first, stay: the young ones that need no more copies, but the least.
+def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int, since_copies: int) -> int:
+    """Return how many of the snapshots, the newest first, stay: the least, and those replaced not long ago.
 
     Snapshots that only added files share a copy with the next one.
+
+    :param since: a snapshot that was replaced at this time or later stays
+    :param since_copies: the same for snapshots that need more than so many copies
     """
-    for place, snapshot in enumerate(line):
-        if place >= least and (snapshot.timestamp_ms < since or copies < 0):
-            return place
-        if summary_of(snapshot).get("deleted-data-files", "0") != "0":
+    for place, (newer, _) in enumerate(pairwise(line), start=1):
+        if summary_of(newer).get("deleted-data-files", "0") != "0":
             copies -= 1
+        if place >= least and newer.timestamp_ms < (since_copies if copies < 0 else since):
+            return place
     return len(line)
 
 

@@ -11,7 +11,9 @@ from typing import Final
 TABLE: Final[Mapping[str, str]] = {
     "rfr.kind": "`table`: this package made the table. `ledger`: the table is a ledger.",
     "rfr.published": "ledger, generation and snapshot of the newest publish, with colons",
-    "rfr.expire.max-copies": "replaced copies of the files that an expiry keeps, however young",
+    "rfr.expire.max-copies": (
+        "replaced copies of the files that an expiry keeps, however young, but for those replaced in the last 6 hours"
+    ),
     "rfr.hold.<holder>": "sequence number of the oldest snapshot that a webhook, a sink or another reader needs",
     "rfr.webhooks.<endpoint>.since": "sequence number of the first commit that the endpoint gets",
     "rfr.state-snapshot": "snapshot that got the state of the sync last",

@@ -295,7 +295,7 @@ class TableFacts:
     :ivar snapshot_id: as text, because JavaScript rounds a number of its size; None before the first commit
     :ivar rows: by the newest snapshot's summary; ``files`` and ``bytes``, too
     :ivar snapshots: how many can be read
-    :ivar max_copies: how many replaced copies of its files stay at most; None without a limit
+    :ivar max_copies: how many copies of its files stay that were replaced hours ago; None without a limit
     :ivar changes: of its columns, the newest first
     """
 

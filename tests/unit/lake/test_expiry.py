@@ -34,6 +34,8 @@ from tests.unit.messages import raises
 
 NAME = "raw.daily"
 DAY = 86_400_000
+_LATER = 6.1 / 24
+"""Days after which no reader needs what was replaced."""
 
 
 class Lake:
@@ -127,18 +129,33 @@ def test_a_table_that_a_refresh_makes_keeps_seven_days_and_ten_snapshots(lake: L
     assert properties["write.metadata.delete-after-commit.enabled"] == "true"
 
 
-def test_of_hourly_full_refreshes_24_replaced_copies_stay_however_young(lake: Lake) -> None:
+def test_of_full_refreshes_24_replaced_copies_stay_beyond_the_hours_that_a_reader_has(lake: Lake) -> None:
     for number in range(28):
         lake.publish(number)
-    assert lake.expire().snapshots == 3
+    assert lake.expire(days=5.9 / 24) == _Expired(), "a reader may have begun before the first was replaced"
+    assert lake.expire(days=_LATER).snapshots == 3
     assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[number] for number in range(3, 28)]
     assert lake.table.properties[MAX_COPIES] == "24"
     lake.write(**{MAX_COPIES: "2"})
-    lake.expire()
+    lake.expire(days=_LATER)
     assert len(lake.snapshots()) == 10, "min-snapshots-to-keep counts for more"
     lake.write(**{_MIN_SNAPSHOTS: "1"})
-    lake.expire()
+    lake.expire(days=_LATER)
     assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[25], [26], [27]]
+
+
+def test_the_age_of_a_snapshot_counts_from_the_commit_that_replaced_it(lake: Lake) -> None:
+    first = lake.publish(1)
+    lake.write(**{_MAX_AGE: str(DAY), _MIN_SNAPSHOTS: "1"})
+    head = lake.table.metadata.snapshot_by_id(first)
+    assert head is not None
+    old = head.model_copy(update={"timestamp_ms": head.timestamp_ms - 8 * DAY})
+    lake.publish(2)
+    metadata = lake.table.metadata
+    weekly = metadata.model_copy(update={"snapshots": [old, metadata.snapshots[1]]})
+    now = metadata.snapshots[1].timestamp_ms
+    assert expiry._plan_expiry(weekly, now + DAY).snapshots == frozenset(), "readers of the last day began with it"
+    assert expiry._plan_expiry(weekly, now + DAY + 1).snapshots == {first}
 
 
 def test_snapshots_that_replaced_nothing_are_no_copies(lake: Lake) -> None:
@@ -146,14 +163,14 @@ def test_snapshots_that_replaced_nothing_are_no_copies(lake: Lake) -> None:
     lake.write(**{MAX_COPIES: "2", _MIN_SNAPSHOTS: "1"})
     for number in range(1, 6):
         lake.publish(number, mode="append")
-    assert lake.expire() == _Expired()
+    assert lake.expire(days=_LATER) == _Expired()
     lake.publish(6)
     lake.publish(7, mode="append")
-    assert lake.expire() == _Expired(), "the snapshots before share the files of one copy"
+    assert lake.expire(days=_LATER) == _Expired(), "the snapshots before share the files of one copy"
     for number in (8, 9):
         lake.publish(number)
     assert [len(lake.ids(snapshot)) for snapshot in lake.snapshots()] == [1, 2, 3, 4, 5, 6, 1, 2, 1, 1]
-    lake.expire()
+    lake.expire(days=_LATER)
     assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[6], [6, 7], [8], [9]]
 
 
@@ -167,10 +184,10 @@ def test_a_held_snapshot_and_one_of_a_branch_stay_beyond_the_number_of_copies(la
     assert held is not None
     lake.write(**{hold_property("sink"): str(held.sequence_number)})
     lake.publish(3)
-    lake.expire()
+    lake.expire(days=_LATER)
     assert lake.snapshots()[:2] == [first, second]
     lake.write(**{hold_property("sink"): "99"})
-    lake.expire()
+    lake.expire(days=_LATER)
     assert (lake.snapshots()[0], len(lake.snapshots())) == (first, 2)
 
 
@@ -383,7 +400,7 @@ def test_a_publish_that_comes_in_between_loses_nothing(lake: Lake, monkeypatch: 
     lake.publish(2, mode="append")
     lake.keep(1)
     _once(lake.catalog, monkeypatch, lambda: lake.publish(3, mode="append"))
-    assert lake.expire().snapshots == 2
+    assert lake.expire().snapshots == 1, "the second was replaced after the expiry began"
     assert lake.ids() == [1, 2, 3]
 
 

@@ -264,7 +264,7 @@ def test_a_refresh_shows_how_many_copies_of_its_table_are_kept(login: Login, cat
     rows = pa.table({"id": pa.array([1], pa.int64())})
     create_table(catalog, "raw.orders", rows.schema, properties=TABLE_PROPERTIES).append(rows)
     read_page(begun(catalog, "raw.orders", partitions=1, **TASK))
-    assert "; snapshots: 1, at most 24 replaced copies are kept" in login("owner").get(REFRESH).text
+    assert "; snapshots: 1; <code>rfr.expire.max-copies</code> 24" in login("owner").get(REFRESH).text
 
 
 def test_rows_of_the_table_are_read_only_where_a_setting_and_the_viewer_s_rights_allow_it(
