@@ -16,7 +16,14 @@ from urllib.parse import SplitResult, urlsplit
 
 from airflow_provider_rfr.connections.statement import boolean, name_of, parts_of
 from airflow_provider_rfr.exceptions import Problem
-from airflow_provider_rfr.http.redaction import MASK, is_secret_extra, secrets_of_url, without_credentials, without_path
+from airflow_provider_rfr.http.redaction import (
+    MASK,
+    is_secret_extra,
+    passwords_in,
+    secrets_of_url,
+    without_credentials,
+    without_path,
+)
 
 _EXTRA: Final = "extra."
 _CORE: Final = ("host", "port", "login", "password", "schema", "description")
@@ -326,10 +333,11 @@ def _no_credentials(definition: Definition) -> Problem | None:
     """Check that an address holds no password, because it is shown; return the problem."""
     try:
         host = definition.host or ""
-        parts = urlsplit(host if "://" in host else f"//{host}")
+        address = host if "://" in host else f"//{host}"
+        parts = urlsplit(address)
     except ValueError:
         return Problem("host", "must be an address", "write e.g. https://api.example.com/v1")
-    if parts.password or (parts.username and definition.conn_type in ("rfr_api", "rfr_http")):
+    if passwords_in(address) or (parts.username and definition.conn_type in ("rfr_api", "rfr_http")):
         return Problem("host", "holds credentials", "put them into login and password")
     return None
 

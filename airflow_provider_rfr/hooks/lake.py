@@ -24,7 +24,7 @@ from airflow_provider_rfr.connections.airflow.lookup import (
 from airflow_provider_rfr.connections.types import CATALOG_TYPES
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
-from airflow_provider_rfr.http.redaction import is_secret, redact
+from airflow_provider_rfr.http.redaction import is_secret, names_login, passwords_in, redact
 from airflow_provider_rfr.lake import LakeSettings
 from airflow_provider_rfr.lake.types import check_identifier
 from airflow_provider_rfr.timeouts import within
@@ -49,8 +49,7 @@ _STORE_EXTRAS = {
 def secrets_of(lake: LakeSettings) -> list[str]:
     """Return the values that must not be shown."""
     values = [value for key, value in lake.properties.items() if is_secret(key)]
-    password = urlsplit(lake.properties.get("uri", "")).password
-    return values + ([password] if password else [])
+    return values + sorted(passwords_in(lake.properties.get("uri", "")))
 
 
 @with_connection_form
@@ -213,7 +212,7 @@ def _credentials(kind: str, connection: Connection) -> dict[str, str]:
     if kind == "sql" and login:
         parts = urlsplit(str(connection.host))
         # A login that the address itself names wins.
-        if parts.hostname and not parts.username:
+        if parts.hostname and not names_login(str(connection.host)):
             who = quote(login, safe="") + (f":{quote(password, safe='')}" if password else "")
             return {"uri": urlunsplit(parts._replace(netloc=f"{who}@{parts.netloc}"))}
     if kind == "rest" and password:

@@ -30,6 +30,8 @@ _SECRET: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
 _ABOUT: Final = re.compile(r"(?:url|uri|endpoint|path|file|field|header|param|parameter|name|type)s?$", re.IGNORECASE)
 _PASSWORD: Final = re.compile(r"(^|//)([^\s@/?#:]*):(?!//)\S*@")
 _USER: Final = re.compile(r"//[^\s@/?#:]+@")
+# As SQLAlchemy reads it: every character but @ may be a part of the password, also / ? # and a space.
+_DATABASE: Final = re.compile(r"\A((?!(?:https?|hdfs):)[\w+.-]+://)([^:/]*):(?!//)([^@]*)@")
 _ARGUMENT: Final = re.compile(r"([?&;]([^\s=&;#]+)=)[^\s&;#]+")
 _SHORTEST: Final = 4
 _LONG: Final = 8
@@ -54,14 +56,28 @@ def secrets_in(properties: Mapping[str, str]) -> tuple[str, ...]:
     Values of less than four characters are left out: to mask them would spoil any text.
     """
     secrets = {value for name, value in properties.items() if is_secret(name)}
-    for value in properties.values():
-        password = urlsplit(value).password if "://" in value else None
-        secrets |= {password, unquote(password)} if password else set()
+    secrets.update(*map(passwords_in, properties.values()))
     return tuple(sorted(secret for secret in secrets if len(secret) >= _SHORTEST))
+
+
+def passwords_in(address: str) -> frozenset[str]:
+    """Return the password of an address, as it is written and as it is meant; nothing where it has none."""
+    database = _DATABASE.match(address)
+    found = set() if database is None else {database[3]}
+    # An address that can't be read is reported by whoever opens it.
+    with contextlib.suppress(ValueError):
+        found.add(urlsplit(address).password or "")
+    return frozenset(form for password in found if password for form in (password, unquote(password)))
+
+
+def names_login(address: str) -> bool:
+    """Tell whether an address names who logs in."""
+    return _DATABASE.match(address) is not None or bool(urlsplit(address).username)
 
 
 def without_credentials(text: str) -> str:
     """Return an address, or text with addresses in it, as it may be shown."""
+    text = _DATABASE.sub(rf"\1\2:{MASK}@", text)
     text = _USER.sub(f"//{MASK}@", _PASSWORD.sub(rf"\1\2:{MASK}@", text))
     return _ARGUMENT.sub(lambda match: f"{match[1]}{MASK}" if is_secret(match[2]) else match[0], text)
 

@@ -11,13 +11,12 @@ import logging
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache, wraps
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import BOTOCORE_SESSION, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.catalog import Catalog as Catalog  # the packages above know catalogs by this module
@@ -38,7 +37,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixe
 
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
-from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.http.redaction import Redactor, passwords_in
 from airflow_provider_rfr.lake import LakeSettings as LakeSettings
 from airflow_provider_rfr.preflight import installed_spark
 from airflow_provider_rfr.timeouts import ANSWER_SECONDS, CONNECT_SECONDS, end_refused_commits, limit_waits
@@ -326,13 +325,9 @@ def _translated(settings: LakeSettings) -> Iterator[None]:
 def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
     """Remove the values of properties that may be secret, and passwords in addresses, from the text."""
     uri = properties.get("uri", "")
-    password = ""
-    # An address that can't be read is often the error that is told.
-    with suppress(ValueError):
-        password = urlsplit(uri).password or "" if "://" in uri else ""
     secrets = [value for key, value in properties.items() if key not in _NOT_SECRET]
     text = text.replace(uri, _without_credentials(uri)) if uri else text
-    return Redactor([*secrets, password, unquote(password)]).text(text)
+    return Redactor([*secrets, *passwords_in(uri)]).text(text)
 
 
 def _without_credentials(uri: str) -> str:

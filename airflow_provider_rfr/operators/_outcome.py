@@ -22,6 +22,7 @@ from airflow_provider_rfr import exceptions
 from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError, RfrError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.hooks.lake import table_asset
+from airflow_provider_rfr.http.redaction import without_credentials
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 from airflow_provider_rfr.refresh.past import changes_in_words
 from airflow_provider_rfr.text import one_line
@@ -354,7 +355,8 @@ def _table_facets(lineage: Lineage, table: str, snapshot_id: str) -> dict[str, A
 
 def _lake_name(properties: Mapping[str, str]) -> str:
     """Return the namespace of a catalog's tables: the catalog's address, without credentials."""
-    parts = urlsplit(properties.get("uri", ""))
+    uri = properties.get("uri", "")
+    parts = urlsplit(uri if uri.startswith(("http:", "https:")) else without_credentials(uri))
     if parts.scheme:
         # SQLAlchemy's driver is not part of a database's name.
         return f"{parts.scheme.partition('+')[0]}://{_host(parts)}{parts.path.rstrip('/')}"

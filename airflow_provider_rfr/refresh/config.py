@@ -6,17 +6,15 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from airflow_provider_rfr.documents import DocumentError, problems_of, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.http.redaction import secrets_in
+from airflow_provider_rfr.http.redaction import passwords_in, secrets_in
 from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of, tables_of
 from airflow_provider_rfr.streams.incremental import CursorWindow
 
@@ -469,6 +467,5 @@ def secrets_of(config: RefreshConfig) -> list[str]:
     """Return every secret value in the document: of the source, the catalog and the control store."""
     lake, containers = config.lake, [config.source.secrets]
     if config.store is not None:
-        with suppress(ValueError):
-            containers.append({"password": unquote(urlsplit(config.store.get_secret_value()).password or "")})
+        containers.append(sorted(passwords_in(config.store.get_secret_value())))
     return secret_values(*containers, secrets_in(lake.plain_properties()), lake.referred_secrets())

@@ -7,6 +7,7 @@ import shlex
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_rfr.http.redaction import without_credentials
 from airflow_provider_rfr.refresh.state import duration_in_words, rate_in_words, size_in_words
 from airflow_provider_rfr.streams.repeats import in_words as errors
 from airflow_provider_rfr.text import cut
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 _SHOWN_PROPERTIES: Final = ("type", "uri", "warehouse")
 _LONGEST_KEY: Final = 60
-_LOGIN: Final = re.compile(r"(://)[^\s/?#]*@")
+# A password in a database's address may have / ? # in it; in a web address they end what may be a login.
+_LOGIN: Final = re.compile(
+    r"(://)(?: [^\s/?#]* | (?<!http://)(?<!https://)(?<!hdfs://)[^\s:/?#@]*:(?!//)[^\s@]* )@",
+    re.VERBOSE | re.IGNORECASE,
+)
 # Of an address, of a path, and of a bare name where it is a query for sure; to the next space, but without a bracket,
 # a colon and the like in front of it.
 _QUERY: Final = re.compile(
@@ -119,7 +124,11 @@ def snippets(table: str, lake: LakeSettings | None) -> tuple[tuple[str, str], ..
     """
     if lake is None:
         return ()
-    shown = {key: without_cursors(lake.properties[key]) for key in _SHOWN_PROPERTIES if key in lake.properties}
+    shown = {
+        key: without_cursors(without_credentials(lake.properties[key]))
+        for key in _SHOWN_PROPERTIES
+        if key in lake.properties
+    }
     lines = "".join(f"    {key}={value!r},\n" for key, value in shown.items())
     load = f"load_catalog(\n    {lake.name!r},\n{lines}).load_table({table!r})"
     names = ".".join(f"`{part.replace('`', '``')}`" for part in (lake.name, *table.split(".")))

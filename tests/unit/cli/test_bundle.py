@@ -64,7 +64,7 @@ def test_each_secret_is_a_reference_under_a_name_of_its_own_and_the_driver_finds
     extra = {"page_size": 50, "client_secret": f"{CANARY}-client", "secrets": {"oauth": {"pin": 4711, "on": True}}}
     connect("shop", conn_type="rfr_api", host="https://shop.example.com", password=f"{CANARY}-key", extra=extra)
     storage = {"warehouse": "s3://lake", "properties": {"s3.session-token": f"{CANARY}-s3", "s3.region": "eu-west-1"}}
-    catalog = f"postgresql+psycopg2://rfr:{CANARY}-pg@db.example.com/catalog"
+    catalog = f"postgresql+psycopg2://rfr:{CANARY}/pg@db.example.com/catalog"
     connect("lake", conn_type="rfr_lake", host=catalog, extra=storage)
     connect("rfr_control_store", conn_type="postgres", host="db.example.com", login="rfr", password=f"{CANARY}-store")
     document, fields = bundled(tmp_path / "out")
@@ -77,7 +77,7 @@ def test_each_secret_is_a_reference_under_a_name_of_its_own_and_the_driver_finds
         "RFR_CONTROL_STORE": ["store"],
     }
     assert document["source"]["config"] == {"base_url": "https://shop.example.com", "page_size": 50}
-    store = f"postgresql+psycopg2://rfr:{CANARY}-store@db.example.com"
+    store = f"postgresql+psycopg2://rfr:{CANARY}#store@db.example.com"
     values = {"CLIENT_SECRET": f"{CANARY}-client", "PASSWORD": f"{CANARY}-key", "OAUTH_PIN": "4711"}
     values = {f"RFR_SHOP_{name}": value for name, value in values.items()} | {"RFR_CONTROL_STORE": store}
     for name, value in {**values, "RFR_LAKE_URI": catalog, "RFR_LAKE_S3_SESSION_TOKEN": f"{CANARY}-s3"}.items():
@@ -87,7 +87,7 @@ def test_each_secret_is_a_reference_under_a_name_of_its_own_and_the_driver_finds
     assert config.source.secrets["oauth"] == {"pin": "4711", "on": True}
     assert config.lake.plain_properties()["uri"] == catalog
     assert config.store is not None and config.store.get_secret_value() == store
-    assert {f"{CANARY}-store", f"{CANARY}-pg", catalog, "4711"} <= set(secrets_of(config))
+    assert {f"{CANARY}#store", f"{CANARY}/pg", catalog, "4711"} <= set(secrets_of(config))
     assert (config.run.key, config.run.airflow) == (None, None)
 
 

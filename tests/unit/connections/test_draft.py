@@ -50,6 +50,10 @@ def bench(tmp_path: Path) -> Bench:
         ("api SET (host = 'nonsense')", "host: must be a web address"),
         ("lake SET (s3_endpoint = 'nonsense/path')", "extra.s3_endpoint: must be a web address"),
         (f"api SET (host = 'https://me:{CANARY}@x')", "host: holds credentials"),
+        *[
+            (f"lake SET (host = 'postgresql+psycopg2://me:pa{mark}{CANARY}@db/lake')", "host: holds credentials")
+            for mark in "/#?"
+        ],
         ("api RESET (host)", "host: must be set"),
         ("lake RESET (host)", "host: must be set for this catalog_type"),
         ("pg SET (ssh_conn_id = 'pg')", "extra.ssh_conn_id: refers to the connection itself"),

@@ -30,7 +30,10 @@ def test_a_sqlite_catalog_needs_its_address_and_the_warehouse() -> None:
     ("host", "uri"),
     [
         ("postgresql+psycopg2://db:5432/lake", "postgresql+psycopg2://me:p%40ss%2Fword@db:5432/lake"),
-        ("postgresql+psycopg2://own:pw@db/lake", "postgresql+psycopg2://own:pw@db/lake"),
+        *[
+            (f"postgresql+psycopg2://own:{word}@db/lake", f"postgresql+psycopg2://own:{word}@db/lake")
+            for word in ("pw", "p/w", "p#w", "p?w")
+        ],
     ],
 )
 def test_login_and_password_go_into_a_databases_address_that_names_none(host: str, uri: str) -> None:
@@ -111,7 +114,7 @@ def test_the_test_button_opens_the_catalog_and_writes_below_the_warehouse(
     assert not list(warehouse.iterdir())
 
 
-@pytest.mark.parametrize("password", ["s3cret-31f0", "p@ss/31f0"])
+@pytest.mark.parametrize("password", ["s3cret-31f0", "p@ss/31f0", "p#ss?31f0"])
 def test_a_reason_names_no_secret(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
     from airflow_provider_rfr.lake import catalog
 

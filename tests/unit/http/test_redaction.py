@@ -17,9 +17,11 @@ from airflow_provider_rfr.http.redaction import (
     Redactor,
     is_secret,
     is_secret_extra,
+    names_login,
     redact,
     secrets_in,
     secrets_of_url,
+    without_credentials,
 )
 from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
@@ -179,3 +181,19 @@ def test_a_connection_keeps_its_key_in_a_field_that_is_only_called_so() -> None:
 def test_passwords_in_addresses_are_secret_as_they_are_written_and_as_they_are_meant() -> None:
     found = secrets_in({"uri": "postgresql://rfr:p%40ssword@db/lake", "short.password": "abc"})
     assert found == ("p%40ssword", "p@ssword")
+
+
+@pytest.mark.parametrize("mark", list("/#?: %"))
+def test_a_database_s_password_may_have_any_character_but_an_at_sign(mark: str) -> None:
+    address = f"postgresql+psycopg2://rfr:canary{mark}81c2@db/lake"
+    assert f"canary{mark}81c2" in secrets_in({"uri": address})
+    assert names_login(address)
+    assert without_credentials(address) == "postgresql+psycopg2://rfr:***@db/lake"
+
+
+@pytest.mark.parametrize(
+    "address", ["http://rest:8181/users/me", "hdfs://name:8020/user/me@home", "sqlite:////data/me:you@home.db"]
+)
+def test_a_path_is_no_password(address: str) -> None:
+    assert secrets_in({"uri": address}) == ()
+    assert not names_login(address)

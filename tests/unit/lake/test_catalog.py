@@ -19,6 +19,7 @@ from airflow_provider_rfr.lake.catalog import (
     _JDBC_PACKAGES,
     LakeSettings,
     _translated,
+    _without_secrets,
     iceberg_runtime,
     load_table,
     open_catalog,
@@ -64,6 +65,14 @@ def test_a_database_that_does_not_answer_is_named_without_its_password() -> None
     assert message.endswith("; check that it runs and can be reached from here")
     assert "\n" not in message and "hunter2" not in message and "sqlalche.me" not in message
     assert refused.value.retryable and not refused.value.refuses_generation
+
+
+@pytest.mark.parametrize("mark", ["/", "?", "#"])
+def test_a_reason_of_a_database_holds_no_password_however_it_is_written(mark: str) -> None:
+    uri = f"postgresql+psycopg2://me:hunter2{mark}hunter2@db/lake"
+    assert _without_secrets(f"no login with hunter2{mark}hunter2 at {uri}", {"uri": uri}).startswith(
+        "no login with *** at postgresql+psycopg2://"
+    )
 
 
 def test_a_rest_catalog_that_does_not_answer_is_told_in_one_sentence() -> None:

@@ -80,6 +80,11 @@ def test_a_catalog_that_fails_costs_the_columns_alone(caplog: pytest.LogCaptureF
             {"uri": "postgresql+psycopg2://me:word@db.example.com:5432/lake?sslmode=require"},
             "postgresql://db.example.com:5432/lake",
         ),
+        *[
+            ({"uri": f"postgresql+psycopg2://me:wo{mark}rd@db.example.com/lake"}, "postgresql://db.example.com/lake")
+            for mark in "/#?"
+        ],
+        ({"uri": "http://rest.example.com:8181/v1/a@b"}, "http://rest.example.com:8181/v1/a@b"),
         ({"uri": "https://me:word@catalog.example.com/v1/"}, "https://catalog.example.com/v1"),
         ({"uri": "thrift://hive.example.com:9083"}, "thrift://hive.example.com:9083"),
         ({"type": "glue", "warehouse": "s3://bucket/warehouse/"}, "s3://bucket/warehouse"),

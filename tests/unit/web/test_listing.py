@@ -249,3 +249,11 @@ def test_the_code_that_reads_a_table_holds_no_secret_and_quotes_names() -> None:
     for _, code in shown[:2]:
         compile(code, "code", "exec")
     assert display.snippets("raw.orders", None) == ()
+
+
+@pytest.mark.parametrize("mark", list("/#? "))
+def test_the_code_that_reads_a_table_holds_no_password_of_a_database_however_it_is_written(mark: str) -> None:
+    properties = {"type": "sql", "uri": f"postgresql+psycopg2://rfr:{CANARY}{mark}{CANARY}@db/cat"}
+    [_, (_, code), _] = display.snippets("raw.orders", LakeSettings("rfr", properties))
+    assert "uri='postgresql+psycopg2://***@db/cat'" in code
+    assert CANARY not in code

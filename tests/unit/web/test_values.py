@@ -294,13 +294,21 @@ def test_the_plugin_imports_no_page_until_the_application_is_asked_for() -> None
         (f'GET orders?page[after]={{"a":"{CANARY}"}}: 503', "GET orders?***: 503"),
         (f"GET https://user:{CANARY}@host/a failed", "GET https://***@host/a failed"),
         (f"HTTPS://user:p@{CANARY}@host:99", "HTTPS://***@host:99"),
+        *[(f"no postgresql://rfr:{mark}{CANARY}@db/cat: 1", "no postgresql://***@db/cat: 1") for mark in "/?#"],
     ],
 )
 def test_an_error_is_shown_without_tokens_queries_and_logins(error: str, shown: str) -> None:
     assert display.without_cursors(error) == shown
 
 
-@pytest.mark.parametrize("error", ["a token of 3 is and/or? Yes", "what? no: https://a.example/b, see docs/ui.md#this"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "a token of 3 is and/or? Yes",
+        "what? no: https://a.example/b, see docs/ui.md#this",
+        "HTTP://a:8080/b@c and hdfs://a:8020/b@c fail",
+    ],
+)
 def test_an_error_without_any_is_shown_as_it_is(error: str) -> None:
     assert display.without_cursors(error) == error
 
