@@ -51,13 +51,17 @@ class Viewer:
         return bool(self._manager.is_authorized_asset(method="GET", user=self._user))
 
     def reads_asset(self, uri: str) -> bool:
-        """Tell whether the user may read this asset, and not only assets in general."""
+        """Tell whether there is this asset and the user may read it, and not only assets in general.
+
+        The right to an asset that is not there is nobody's: another connection of the same catalog may have the table
+        under an asset that this user may not read.
+        """
         with create_session() as session:
             asset_id = session.scalar(select(AssetModel.id).where(AssetModel.uri == uri))
-        details = None if asset_id is None else AssetDetails(id=str(asset_id))
-        return self.reads_assets and bool(
-            self._manager.is_authorized_asset(method="GET", details=details, user=self._user)
-        )
+        if asset_id is None or not self.reads_assets:
+            return False
+        details = AssetDetails(id=str(asset_id))
+        return bool(self._manager.is_authorized_asset(method="GET", details=details, user=self._user))
 
     @cached_property
     def sees_all_dags(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from airflow.api.common.delete_dag import delete_dag
+from airflow.models.asset import AssetModel
 from airflow.models.connection import Connection
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.taskinstance import TaskInstance
@@ -97,6 +98,21 @@ def second_lake(**fields: Any) -> Iterator[None]:
     finally:
         with create_session() as session:
             session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
+
+
+@contextmanager
+def assets(*uris: str) -> Iterator[dict[str, str]]:
+    """Have these assets in Airflow's database; their ids by their URIs."""
+    with create_session() as session:
+        rows = [AssetModel(name=uri, uri=uri, group="asset") for uri in uris]
+        session.add_all(rows)
+        session.flush()
+        ids = {row.uri: str(row.id) for row in rows}
+    try:
+        yield ids
+    finally:
+        with create_session() as session:
+            session.execute(delete(AssetModel).where(AssetModel.uri.in_(uris)))
 
 
 @contextmanager

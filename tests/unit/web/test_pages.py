@@ -12,13 +12,10 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-from airflow.models.asset import AssetModel
-from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from sqlalchemy import delete
 
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 from airflow_provider_rfr.exceptions import CatalogError
@@ -31,7 +28,7 @@ from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.web import access, lakes, make_app
 from tests.airflow_versions import needs_teams
 from tests.soon import PATIENCE
-from tests.unit.web.conftest import Login, second_lake
+from tests.unit.web.conftest import Login, assets, second_lake
 from tests.unit.web.ledgers import CANARY, REFRESH, TASK, begun, copies, read_page
 from tests.unit.web.managers import PickyManager
 
@@ -290,8 +287,10 @@ def test_rows_of_the_table_are_read_only_where_a_setting_and_the_viewer_s_rights
         denied = login("viewer").get(REFRESH).text
         assert "raw.orders" in denied
         assert CANARY not in denied
-    assert not read, "neither for a page without the setting, nor for a viewer without the right"
-    shown = login("owner").get(REFRESH).text
+    assert CANARY not in login("owner").get(REFRESH).text
+    assert not read, "neither without the setting, nor for a viewer without the right, nor without an asset"
+    with assets("rfr://rfr_lake_default/raw/orders"):
+        shown = login("owner").get(REFRESH).text
     assert f"<td>{CANARY}</td>" in shown
     assert f"{CANARY}-2" not in shown
     assert "Not read because of their names: api_key." in shown
@@ -300,24 +299,17 @@ def test_rows_of_the_table_are_read_only_where_a_setting_and_the_viewer_s_rights
 def test_the_right_to_assets_is_asked_for_the_table_s_own(
     application: FastAPI, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with create_session() as session:
-        asset = AssetModel(name="orders", uri="rfr://lake/raw/orders", group="asset")
-        session.add(asset)
-        session.flush()
-        number = str(asset.id)
+    with assets("rfr://lake/raw/orders", "rfr://lake/raw/others") as ids:
 
-    def refused(_: Any, *, details: Any = None, **_values: Any) -> bool:
-        return details is None or details.id != number
+        def refused(_: Any, *, details: Any = None, **_values: Any) -> bool:
+            return details is None or details.id != ids["rfr://lake/raw/orders"]
 
-    monkeypatch.setattr(PickyManager, "is_authorized_asset", refused)
-    try:
+        monkeypatch.setattr(PickyManager, "is_authorized_asset", refused)
         viewer = access.Viewer(None)
         assert viewer.reads_assets
         assert not viewer.reads_asset("rfr://lake/raw/orders")
         assert viewer.reads_asset("rfr://lake/raw/others")
-    finally:
-        with create_session() as session:
-            session.execute(delete(AssetModel).where(AssetModel.uri == "rfr://lake/raw/orders"))
+        assert not viewer.reads_asset("rfr://other_lake/raw/orders"), "without an asset nobody has the right to it"
 
 
 def test_a_table_whose_rows_can_not_be_read_or_that_has_none_says_so(
@@ -332,12 +324,15 @@ def test_a_table_whose_rows_can_not_be_read_or_that_has_none_says_so(
     for file in (tmp_path / "warehouse").rglob("broken/data/*.parquet"):
         file.unlink()
     owner = login("owner")
-    for name, sentence in (
-        ("new", "The first publish creates the table."),
-        ("empty", "The table has no rows."),
-        ("broken", "The rows of the table can&#39;t be read now: FileNotFoundError"),
-    ):
-        page = owner.get(REFRESH.replace("orders", name)).text
+    sentences = {
+        "new": "The first publish creates the table.",
+        "empty": "The table has no rows.",
+        "broken": "The rows of the table can&#39;t be read now: FileNotFoundError",
+    }
+    with assets(*(f"rfr://rfr_lake_default/raw/{name}" for name in sentences)):
+        shown = {name: owner.get(REFRESH.replace("orders", name)).text for name in sentences}
+    for name, sentence in sentences.items():
+        page = shown[name]
         assert sentence in page.partition('id="rows"')[2], name
 
 
