@@ -27,11 +27,15 @@ function tell(text) {
   place.hidden = text === "";
 }
 
-// An element that is there again after the live part was loaded anew.
-function again(live, element) {
-  const label = (other) => other.getAttribute("href") ?? other.getAttribute("aria-label") ?? other.textContent;
-  const others = [...live.querySelectorAll(element.localName)];
-  return others.find((other) => label(other) === label(element));
+// The element of the new live part that takes the place of one in the old. Of several with the same label it is the one
+// at the same place among them: each row of a table may have a button that says the same.
+function again(live, found, element) {
+  const named = (other) => other.id || other.dataset.copy || other.getAttribute("href");
+  const label = (other) => named(other) ?? other.getAttribute("aria-label") ?? other.textContent;
+  const isSame = (other) => label(other) === label(element);
+  const same = (part) => [...part.querySelectorAll(element.localName)].filter(isSame);
+  const others = same(found);
+  return others[same(live).indexOf(element)] ?? others[0];
 }
 
 async function refresh(isAsked = false) {
@@ -69,10 +73,10 @@ async function refresh(isAsked = false) {
     found.querySelector("#" + CSS.escape(open.id))?.setAttribute("open", "");
   }
   const focused = live.contains(document.activeElement) ? document.activeElement : null;
+  const next = focused === null ? null : again(live, found, focused);
   const wasHidden = document.getElementById("tip").hidden;
   live.replaceChildren(...found.childNodes);
   hideTip();
-  const next = focused === null ? null : again(live, focused);
   next?.setAttribute("tabindex", focused.getAttribute("tabindex") ?? "0");
   next?.focus({ preventScroll: true });
   if (wasHidden) {
