@@ -7,6 +7,7 @@ days after its row was appended, so that a process that reports the row again ad
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -169,6 +170,12 @@ class EndpointRow:
     @property
     def is_enabled(self) -> bool:
         return self.paused_at is None and self.disabled_at is None
+
+    @property
+    def newest_place(self) -> str:
+        """Return the newest task or file in which its block was found; empty before the first dispatcher."""
+        places: list[str] = json.loads(self.places or "[]")
+        return places[-1] if places else ""
 
 
 def ensure_endpoint(connection: Connection, key: EndpointKey) -> EndpointRow:

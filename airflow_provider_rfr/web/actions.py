@@ -21,6 +21,8 @@ from airflow.utils.session import create_session
 from jsonschema.validators import validator_for
 from sqlalchemy import func, select
 
+from airflow_provider_rfr.hooks.lake import LakeHook
+
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.state import LedgerHeader, TableStatus
     from airflow_provider_rfr.web.access import Viewer
@@ -291,16 +293,18 @@ def actions_on_endpoint(endpoint: EndpointView, dag: DagFacts) -> tuple[PageActi
     """
     key = endpoint.row.key
     which = {"target": key.table, "trigger": key.name, "lake_conn_id": endpoint.lake}
+    place = f", from {endpoint.place}" if endpoint.place else ""
     offers = []
     if endpoint.row.is_enabled:
         effect = "Nothing is sent to this endpoint until it is resumed; commits are still queued for it."
         offers.append(("pause", "Pause", effect))
     if endpoint.condition in ("paused", "disabled", "circuit open"):
-        effect = "The endpoint gets what is queued for it at the next run of the DAG deliver_webhooks."
+        effect = f"The endpoint gets what is queued for it when its webhooks are delivered next{place}."
         offers.append(("resume", "Resume", effect))
     if dead := endpoint.counts["dead"]:
         letters = "dead letter is" if dead == 1 else "dead letters are"
-        effect = f"{dead:,} {letters} queued again, under the same ids; the next run of the DAG deliver_webhooks sends."
+        when = f"when its webhooks are delivered next{place}"
+        effect = f"{dead:,} {letters} queued again, under the same ids, and sent {when}."
         offers.append(("replay", "Replay", effect))
     return tuple(
         dag.start(
@@ -315,7 +319,11 @@ def deliver(dag: DagFacts) -> PageAction:
 
     :param dag: the ready DAG ``deliver_webhooks``
     """
-    effect = "A run of the DAG deliver_webhooks queues what is new and sends what is due, for all tables."
+    effect = (
+        "A run of the DAG deliver_webhooks queues what is new and sends what is due, for the endpoints of its own"
+        f" triggers file and for all tables in {LakeHook.default_conn_name}. Other DAGs send to the endpoints of their own"
+        " files."
+    )
     return dag.start("deliver", "Deliver now", effect)
 
 
@@ -325,7 +333,8 @@ def deploy(dag: DagFacts) -> PageAction:
     :param dag: the ready DAG ``builtin_migration``
     """
     effect = (
-        "A run of the DAG builtin_migration makes a plan, applies it and checks the result, as the defaults of its form"
-        " say: it stops before changes by hand, before a loss of data and before a view that would break."
+        f"A run of the DAG builtin_migration makes a plan for {LakeHook.default_conn_name}, applies it and checks the"
+        " result, as the defaults of its form say: it stops before changes by hand, before a loss of data and before a"
+        " view that would break."
     )
     return dag.start("deploy", "Deploy", effect)

@@ -53,6 +53,7 @@ class EndpointView:
     :ivar condition: disabled, paused, circuit open, failing, dead letters or ok
     :ivar counts: of its deliveries, by state
     :ivar latency: median of its last attempts, in milliseconds; None where there is none
+    :ivar place: the task or the file that sends to it; empty where it is not known, or not for this viewer
     """
 
     lake: str
@@ -61,6 +62,12 @@ class EndpointView:
     condition: str
     counts: dict[str, int]
     latency: float | None
+    place: str
+
+    @property
+    def is_of_ready_dag(self) -> bool:
+        """Tell whether the DAG ``deliver_webhooks`` sends to it."""
+        return self.lake == LakeHook.default_conn_name and " of DAG deliver_webhooks" in self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +89,11 @@ class Webhooks:
         )
         viewer.learn(frozenset().union(*dag_ids))
         attempts = [attempt for attempt in self.attempts if all(map(viewer.sees, attempt["dag_ids"]))]
-        return Webhooks(
-            tuple(endpoint for endpoint in self.endpoints if all(map(viewer.sees, endpoint.dag_ids))),
-            tuple(attempts[:_ATTEMPTS]),
-        )
+        endpoints = [endpoint for endpoint in self.endpoints if all(map(viewer.sees, endpoint.dag_ids))]
+        if not viewer.sees_all_dags:
+            # It may name a DAG that made none of the commits.
+            endpoints = [replace(endpoint, place="") for endpoint in endpoints]
+        return Webhooks(tuple(endpoints), tuple(attempts[:_ATTEMPTS]))
 
     @classmethod
     def of_lakes(cls, by_lake: Sequence[Webhooks]) -> Webhooks:
@@ -166,6 +174,7 @@ def read_webhooks(lake: str) -> Webhooks:
                 condition=_condition(endpoint, count["dead"], now),
                 counts=count,
                 latency=median(times) if times else None,
+                place=endpoint.newest_place,
             )
         )
     return Webhooks(tuple(views), tuple({**attempt, "lake": lake} for attempt in attempts))

@@ -258,7 +258,7 @@ def test_without_the_ready_dags_the_page_has_the_command_to_replay(login: Login,
     execute(store, update(DELIVERIES).values(state="dead"))
     owner = login("owner")
     text = owner.get("/rfr/deliveries").text
-    assert "It only queues them: the DAG <code>deliver_webhooks</code> then sends them." in text
+    assert "It only queues them: they are sent when the webhooks of this endpoint are delivered next." in text
     command = "airflow rfr triggers replay --lake-conn-id rfr_lake_default --target raw.orders --trigger hook"
     assert f'<button type="button" data-copy="{command}">Copy</button>' in text
     assert offered(owner, "/rfr/deliveries") == {}
@@ -291,6 +291,25 @@ def test_endpoints_are_paused_resumed_and_replayed_by_the_ready_dag_for_who_may_
         assert offered(login("viewer"), path) == {}
 
 
+@pytest.mark.parametrize(("dag", "is_ready"), [("deliver_webhooks", True), ("hidden_dag", False)])
+def test_an_endpoint_s_page_says_which_task_sends_to_it_to_who_may_see_all_dags(
+    login: Login, store: ControlStore, tmp_path: Path, dag: str, is_ready: bool
+) -> None:
+    deliver(store, "raw.orders", "shop", outcome="failed")
+    place = f"task deliver of DAG {dag} (/dags/triggers.yaml)"
+    execute(store, update(ENDPOINTS).values(paused_at=1, places=json.dumps(["/elsewhere.yaml", place])))
+    execute(store, update(DELIVERIES).values(state="dead"))
+    owner, path = login("owner"), "/rfr/deliveries"
+    with parsed(tmp_path / "dags", [ROOT / "dags" / f"{name}_webhooks.py" for name in ("deliver", "manage")]):
+        buttons, text = offered(owner, path), owner.get(path).text
+        assert place not in login("viewer").get(path).text
+    for label in ("Resume", "Replay"):
+        assert f"when its webhooks are delivered next, from {place}." in buttons[label]["effect"]
+    assert f"delivered next, from {place}" in text
+    assert ("(<em>Deliver now</em>, below)" in text) is is_ready
+    assert "its own triggers file and for all tables in rfr_lake_default" in buttons["Deliver now"]["effect"]
+
+
 def test_a_deploy_is_started_from_its_page_or_its_command_is_shown(
     login: Login, store: ControlStore, tmp_path: Path
 ) -> None:
@@ -300,6 +319,7 @@ def test_a_deploy_is_started_from_its_page_or_its_command_is_shown(
     with parsed(tmp_path / "dags", [ROOT / "dags" / "builtin_migration.py"]):
         [deploy] = offered(owner, path).values()
         assert "The DAG builtin_migration is paused" in deploy["effect"]
+        assert "makes a plan for rfr_lake_default" in deploy["effect"]
         body = {"dag_run_id": "manual__deploy", "logical_date": None, "conf": deploy["body"]}
         assert owner.post(deploy["url"], json=body).status_code == 200
         assert offered(login("viewer"), path) == {}
