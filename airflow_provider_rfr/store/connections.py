@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, or_, select, update
 
-from airflow_provider_rfr.store.engine import insert_missing, upsert
+from airflow_provider_rfr.store.engine import in_chunks, insert_missing, upsert
 from airflow_provider_rfr.store.leases import LeaseKind
 from airflow_provider_rfr.store.tables import (
     ALTERATIONS,
@@ -140,8 +140,9 @@ def _delete_uses(connection: Connection, task: TaskRef, *where: ColumnElement[bo
     """Delete rows of this task and of its other runs."""
     same = (_U.dag_id == task.dag_id, _U.task_id == task.task_id, _U.map_index == task.map_index)
     consumers = list(connection.scalars(select(_U.consumer).where(*same, *where)))
-    connection.execute(delete(USE_HASHES).where(_H.consumer.in_(consumers)))
-    connection.execute(delete(USES).where(_U.consumer.in_(consumers)))
+    for chunk in in_chunks(consumers):
+        connection.execute(delete(USE_HASHES).where(_H.consumer.in_(chunk)))
+        connection.execute(delete(USES).where(_U.consumer.in_(chunk)))
 
 
 def note_copies(connection: Connection, task: TaskRef, token: int, copies: Sequence[UsedConnection]) -> None:
@@ -209,13 +210,19 @@ def forget_connection(connection: Connection, conn_id: str) -> None:
 
 def list_uses(connection: Connection, *, consumers: Sequence[str] | None = None) -> list[Use]:
     """Return uses in the order of their tasks: all of them, or those of the given consumers."""
-    query = select(USES).order_by(_U.dag_id, _U.task_id, _U.map_index, _U.run_id)
-    if consumers is not None:
-        query = query.where(_U.consumer.in_(consumers))
-    rows = connection.execute(query).all()
+    if consumers is None:
+        uses = _uses(connection, select(USES), select(USE_HASHES))
+    else:
+        uses = []
+        for chunk in in_chunks(consumers):
+            of_chunk = select(USES).where(_U.consumer.in_(chunk)), select(USE_HASHES).where(_H.consumer.in_(chunk))
+            uses += _uses(connection, *of_chunk)
+    return sorted(uses, key=lambda use: (use.task.dag_id, use.task.task_id, use.task.map_index, use.task.run_id))
+
+
+def _uses(connection: Connection, used: Select[Any], hashes: Select[Any]) -> list[Use]:
     copies: dict[str, list[UsedConnection]] = {}
-    named = select(USE_HASHES).where(_H.consumer.in_([row.consumer for row in rows])).order_by(_H.conn_id)
-    for row in connection.execute(named):
+    for row in connection.execute(hashes.order_by(_H.conn_id)):
         copy = UsedConnection(row.conn_id, row.via, row.running_hash, row.wanted_hash)
         copies.setdefault(row.consumer, []).append(copy)
     return [
@@ -230,7 +237,7 @@ def list_uses(connection: Connection, *, consumers: Sequence[str] | None = None)
             json.loads(row.details),
             row.seen_at,
         )
-        for row in rows
+        for row in connection.execute(used)
     ]
 
 

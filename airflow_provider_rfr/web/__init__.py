@@ -41,10 +41,11 @@ from airflow_provider_rfr.web.actions import (
     start_of,
 )
 from airflow_provider_rfr.web.lakes import Lakes, prepare
-from airflow_provider_rfr.web.listing import RefreshFilter, attempts_for, dag_of, history_for, list_for
+from airflow_provider_rfr.web.listing import ListPage, RefreshFilter, attempts_for, dag_of, history_for, list_for
 from airflow_provider_rfr.web.store_pages import (
     PLAN_SECONDS,
     Connections,
+    ConnectionUses,
     Webhooks,
     read_connections,
     read_in_lake,
@@ -234,8 +235,8 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
         viewer.learn({dag_of(refresh) for refresh in snapshot.refreshes})
         visible = [refresh for refresh in snapshot.refreshes if viewer.sees(dag_of(refresh))]
         listed = list_for(visible, query, viewer)
-        if query.is_of_a_task and len(listed.refreshes) == 1:
-            [only] = listed.refreshes
+        if query.is_of_a_task and listed.shown.total == 1:
+            [only] = listed.shown.rows
             address = addresses_of(request).own(
                 "refresh", lake=only.lake, dag_id=query.dag_id, ledger=only.status.ledger, run_id=query.run_id
             )
@@ -327,16 +328,18 @@ async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
 
     def answer() -> Response:
         webhooks = Webhooks.of_lakes([lake_webhooks.seen_by(viewer) for _, lake_webhooks in by_lake])
+        shown = ListPage.of(webhooks.endpoints, request.query_params.get("page", ""))
         delivering, managing = start_of("deliver_webhooks", viewer), start_of("manage_webhooks", viewer)
         return page(
             request,
             "deliveries.html",
             problems=viewer.sentences_of(problems),
-            webhooks=webhooks,
+            endpoints=shown,
+            attempts=webhooks.attempts,
             deliver=None if delivering is None else deliver(delivering),
             actions={
                 endpoint.row.id: () if managing is None else actions_on_endpoint(endpoint, managing)
-                for endpoint in webhooks.endpoints
+                for endpoint in shown.rows
             },
             has_several_lakes=len(webhooks.lakes) > 1,
         )
@@ -377,12 +380,14 @@ async def _connections(request: Request, viewer: ViewerDep) -> Response:
 
     def answer() -> Response:
         known = (latest.value or Connections()).with_refreshes([refresh.status for refresh in snapshot.refreshes])
-        connections, alterations = known.seen_by(viewer)
+        uses, alterations = known.seen_by(viewer)
+        shown = ListPage.of(uses, request.query_params.get("page", ""))
         return page(
             request,
             "connections.html",
             problems=viewer.sentences_of(latest.problems_with("The control store")),
-            connections=connections,
+            shown=shown,
+            connections=ConnectionUses.grouped(shown.rows),
             alterations=alterations,
             sees_all_dags=viewer.sees_all_dags,
             may_alter=viewer.may_trigger("alter_connection"),

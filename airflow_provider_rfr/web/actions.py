@@ -321,8 +321,8 @@ def deliver(dag: DagFacts) -> PageAction:
     """
     effect = (
         "A run of the DAG deliver_webhooks queues what is new and sends what is due, for the endpoints of its own"
-        f" triggers file and for all tables in {LakeHook.default_conn_name}. Other DAGs send to the endpoints of their own"
-        " files."
+        f" triggers file and for all tables in {LakeHook.default_conn_name}. Other DAGs send to the endpoints of their"
+        " own files."
     )
     return dag.start("deliver", "Deliver now", effect)
 

@@ -6,15 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.past import PastAttempt, PastGeneration
     from airflow_provider_rfr.web.access import Viewer
     from airflow_provider_rfr.web.lakes import LakeRefresh
 
+T = TypeVar("T")
 PAGE_ROWS: Final = 100
-"""Tables on one page of the list."""
+"""Rows on one page of a list."""
 _HIDDEN: Final[Mapping[str, Any]] = dict.fromkeys(("dag_id", "dag_run_id", "task_id", "map_index", "error"))
 
 
@@ -82,30 +83,46 @@ class RefreshFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class RefreshList:
-    """The list of refreshes for one viewer.
+class ListPage(Generic[T]):
+    """A page of a list.
 
-    :ivar refreshes: of this page
-    :ivar states: all that there may be, to choose from
-    :ivar counts: of the refreshes in each state, before a state is chosen
-    :ivar total: of the refreshes in all states
-    :ivar matching: of those in the chosen state
-    :ivar page: its number; ``pages``: how many there are
+    :ivar number: from 1; ``pages``: how many pages there are
+    :ivar total: rows on all of them
     """
 
-    refreshes: tuple[LakeRefresh, ...]
-    states: tuple[str, ...]
-    counts: Mapping[str, int]
-    total: int
-    matching: int
-    page: int
+    rows: tuple[T, ...]
+    number: int
     pages: int
+    total: int
+
+    @classmethod
+    def of(cls, rows: Sequence[T], number: str) -> ListPage[T]:
+        """Return the page with the number in an address, the first one for any other text."""
+        pages = max(1, -(-len(rows) // PAGE_ROWS))
+        page = min(int(number), pages) if re.fullmatch("[1-9][0-9]{0,8}", number) else 1
+        return cls(tuple(rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]), page, pages, len(rows))
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the numbers of the first refresh and of the last on this page."""
-        before = (self.page - 1) * PAGE_ROWS
-        return before + 1, before + len(self.refreshes)
+        """Return the numbers of the first row and of the last on this page."""
+        before = (self.number - 1) * PAGE_ROWS
+        return before + 1, before + len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshList:
+    """The list of refreshes for one viewer.
+
+    :ivar shown: the page with those in the chosen state
+    :ivar states: all that there may be, to choose from
+    :ivar counts: of the refreshes in each state, before a state is chosen
+    :ivar total: of the refreshes in all states
+    """
+
+    shown: ListPage[LakeRefresh]
+    states: tuple[str, ...]
+    counts: Mapping[str, int]
+    total: int
 
 
 def dag_of(refresh: LakeRefresh) -> str | None:
@@ -119,16 +136,11 @@ def list_for(refreshes: Sequence[LakeRefresh], query: RefreshFilter, viewer: Vie
     rows = [refresh for refresh in refreshes if query.is_in_scope(refresh, viewer) and query.is_matched(refresh)]
     counts = Counter(row.status.state.value for row in rows)
     matching = _sorted([row for row in rows if query.state in ("", row.status.state.value)], query.sort)
-    pages = max(1, -(-len(matching) // PAGE_ROWS))
-    page = min(int(query.page), pages) if re.fullmatch("[1-9][0-9]{0,8}", query.page) else 1
     return RefreshList(
-        refreshes=tuple(matching[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]),
+        shown=ListPage.of(matching, query.page),
         states=tuple(state.value for state in State),
         counts={state.value: counts[state.value] for state in State if counts[state.value]},
         total=len(rows),
-        matching=len(matching),
-        page=page,
-        pages=pages,
     )
 
 

@@ -7,12 +7,14 @@ built-in objects with the registry, the last deploys, and the plan of a deploy.
 from __future__ import annotations
 
 import os
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
@@ -161,11 +163,13 @@ def read_webhooks(lake: str) -> Webhooks:
         endpoints = rows.endpoints_of_table(connection, name)
         counts = rows.counts_by_endpoint(connection, name)
         attempts = rows.newest_attempts(connection, name, _ATTEMPTS_READ)
+    times: dict[int, list[int]] = defaultdict(list)
+    for attempt in attempts:
+        times[attempt["endpoint_id"]].append(attempt["milliseconds"])
     nothing = dict.fromkeys(("pending", "delivered", "dead", "cancelled", "merged"), 0)
     views = []
     for endpoint in endpoints:
         count = counts.get(endpoint.id, nothing)
-        times = [attempt["milliseconds"] for attempt in attempts if attempt["endpoint_id"] == endpoint.id]
         views.append(
             EndpointView(
                 lake=lake,
@@ -173,7 +177,7 @@ def read_webhooks(lake: str) -> Webhooks:
                 dag_ids=endpoint.dag_ids or frozenset({None}),
                 condition=_condition(endpoint, count["dead"], now),
                 counts=count,
-                latency=median(times) if times else None,
+                latency=median(times[endpoint.id]) if endpoint.id in times else None,
                 place=endpoint.newest_place,
             )
         )
@@ -202,13 +206,34 @@ def _condition(row: EndpointRow, dead: int, now: int) -> str:
     return "dead letters" if dead else "ok"
 
 
+class ConnectionUse(NamedTuple):
+    """A use of a connection.
+
+    :ivar use: None for a connection that nothing uses
+    :ivar stale: the number of tasks that should have another copy of the connection
+    """
+
+    conn_id: str
+    use: Use | None
+    stale: int
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionUses:
-    """A connection and its uses; ``stale`` is the number of tasks that should have another copy of it."""
+    """A connection with its uses on one page of the list; ``stale`` counts those of all pages."""
 
     conn_id: str
     uses: tuple[Use, ...]
     stale: int
+
+    @classmethod
+    def grouped(cls, rows: Sequence[ConnectionUse]) -> tuple[ConnectionUses, ...]:
+        """Return the connections of rows that are sorted by connection."""
+        groups = groupby(rows, key=lambda row: (row.conn_id, row.stale))
+        return tuple(
+            cls(conn_id, tuple(row.use for row in of_it if row.use is not None), stale)
+            for (conn_id, stale), of_it in groups
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +249,22 @@ class Connections:
         uses = (replace(use, state=states[use.task].value) if use.task in states else use for use in self.uses)
         return replace(self, uses=tuple(uses))
 
-    def seen_by(self, viewer: Viewer) -> tuple[tuple[ConnectionUses, ...], tuple[AlterationRecord, ...]]:
-        """Return connections that the viewer may read, with uses by tasks of DAGs that the viewer may see."""
+    def seen_by(self, viewer: Viewer) -> tuple[tuple[ConnectionUse, ...], tuple[AlterationRecord, ...]]:
+        """Return uses of connections that the viewer may read, by tasks of DAGs that the viewer may see."""
         viewer.learn({use.task.dag_id for use in self.uses})
         uses = [use for use in self.uses if viewer.sees(use.task.dag_id)]
-        named = {copy.conn_id for use in uses for copy in use.connections}
-        readable = viewer.connections(named | {alteration.conn_id for alteration in self.alterations})
-        rows = []
-        for conn_id in sorted(readable):
-            of_it = tuple(use for use in uses if use.of(conn_id) is not None)
-            stale = sum(copy.is_stale for use in of_it if (copy := use.of(conn_id)) is not None)
-            rows.append(ConnectionUses(conn_id, of_it, stale))
+        by_connection: dict[str, list[Use]] = defaultdict(list)
+        stale: Counter[str] = Counter()
+        for use in uses:
+            for copy in use.connections:
+                by_connection[copy.conn_id].append(use)
+                stale[copy.conn_id] += copy.is_stale
+        readable = viewer.connections({*by_connection, *(alteration.conn_id for alteration in self.alterations)})
+        rows = [
+            ConnectionUse(conn_id, use, stale[conn_id])
+            for conn_id in sorted(readable)
+            for use in by_connection.get(conn_id) or (None,)
+        ]
         return tuple(rows), tuple(alteration for alteration in self.alterations if alteration.conn_id in readable)
 
 

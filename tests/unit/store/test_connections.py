@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 
 from airflow_provider_rfr.store import connections as audit
 from airflow_provider_rfr.store.connections import (
@@ -57,6 +58,26 @@ def test_a_later_start_takes_the_row_and_the_former_one_can_neither_end_nor_beat
     use = call(load_use, TASK)
     assert (use.state, use.error, use.seen_at) == (RUNNING, None, 1)
     assert {copy.running for copy in use.connections} == {"unread"}
+
+
+def test_any_number_of_uses_is_listed_with_few_parameters_a_statement(call: Call, store: ControlStore) -> None:
+    most, uses = 0, [TaskRef("d", f"r{number:04}", "t") for number in range(600)]
+
+    def count(_connection: Any, _cursor: Any, _statement: str, parameters: Any, *_more: Any) -> None:
+        nonlocal most
+        most = max(most, len(parameters))
+
+    def fill(connection: Connection) -> None:
+        for use in uses:
+            register_use(connection, 1, use, "refresh", ["api"], {})
+
+    call(fill)
+    event.listen(store._engine, "before_cursor_execute", count)
+    assert tasks(call) == uses
+    found = call(list_uses, consumers=[use.consumer for use in reversed(uses)])
+    assert [use.task for use in found] == uses
+    assert {len(use.connections) for use in found} == {1}
+    assert 0 < most <= 500, "SQLite takes no more than 32,766"
 
 
 def tasks(call: Call) -> list[TaskRef]:

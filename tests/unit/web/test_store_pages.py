@@ -26,10 +26,13 @@ from airflow_provider_rfr.store.claims import Claim, ClaimRequest, MergedCommits
 from airflow_provider_rfr.store.connections import (
     AlterationState,
     TaskRef,
+    UsedConnection,
     begin_alteration,
     end_use,
     note_alteration,
+    note_copies,
     register_use,
+    want,
 )
 from airflow_provider_rfr.store.deliveries import (
     EndpointKey,
@@ -40,7 +43,7 @@ from airflow_provider_rfr.store.deliveries import (
 )
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, DEPLOYS, ENDPOINTS
-from airflow_provider_rfr.web import access, store_pages
+from airflow_provider_rfr.web import access, listing, store_pages
 from airflow_provider_rfr.web.store_pages import control_store, read_in_lake
 from tests.airflow_versions import needs_teams
 from tests.unit.builtins.execution.places import DuckEngine
@@ -350,6 +353,36 @@ def test_connections_show_users_and_alterations_without_values_to_those_who_may_
     assert CANARY not in owner
     assert "shop_api" not in viewer
     assert "ann" not in viewer
+
+
+def test_endpoints_and_uses_come_in_pages(login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "PAGE_ROWS", 2)
+    tables = [f"raw.t{number}" for number in range(3)]
+    for table in tables:
+        deliver(store, table, "shop", outcome="delivered", status=200)
+
+    def work(connection: Any) -> None:
+        for run, names in (("a", ["shop_api"]), ("b", ["lake", "shop_api"])):
+            task = TaskRef("shop", run, "refresh")
+            token = register_use(connection, 1, task, "refresh", names, {})
+        note_copies(connection, task, token, [UsedConnection("shop_api", "shop_api", "old")])
+        want(connection, [task], "shop_api", "new")
+
+    store.run(work)
+    owner = login("owner")
+    for page, shown in (("", tables[:2]), ("1", tables[:2]), ("2", tables[2:]), ("9", tables[2:]), ("x", tables[:2])):
+        text = owner.get("/rfr/deliveries", params={"page": page}).text
+        assert [
+            table for table in tables if f'{table}</td><td data-label="Trigger">hook</td>\n<td data-l' in text
+        ] == shown
+        assert ('rel="next"' in text, 'rel="prev"' in text) == (len(shown) == 2, len(shown) == 1)
+    first, second = (owner.get("/rfr/connections", params={"page": page}).text for page in "12")
+    assert re.findall('<td class="name">([^<]*)</td>', first) == ["lake", "shop_api"]
+    assert re.findall('<td class="name">([^<]*)</td>', second) == ["shop_api"]
+    assert [text.count("/dags/shop/runs/b/") for text in (first, second)] == [1, 1]
+    assert [text.count("/dags/shop/runs/a/") for text in (first, second)] == [1, 0]
+    stale = re.compile(r'"Stale" class="number">(\d?)</td>')
+    assert [stale.findall(text) for text in (first, second)] == [["", "1"], ["1"]], "of the whole connection"
 
 
 @pytest.mark.parametrize(
