@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, RfrError
 from airflow_provider_rfr.store.engine import instant
-from airflow_provider_rfr.text import printable
+from airflow_provider_rfr.text import printable, well_formed
 from airflow_provider_rfr.timeouts import within
 
 if TYPE_CHECKING:
@@ -215,6 +215,11 @@ def tell(error: RfrError) -> None:
 def say(text: str) -> None:
     """Print one line for people, also at once where it is read through a pipe."""
     print(plain(text), flush=True)
+
+
+def write_text(text: str) -> None:
+    """Write a text for a program to standard output as it is, in UTF-8, whatever letters the terminal knows."""
+    sys.stdout.buffer.write(well_formed(text).encode())
 
 
 def print_value(value: Any, args: Namespace, empty: str = "") -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.cli.common import command, config_of, plain, print_data, print_schema
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -15,6 +16,8 @@ from airflow_provider_rfr.numbers import dumps
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.read import ConnectorStateManager
+
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
 
 @command
@@ -36,7 +39,7 @@ def read(args: Namespace) -> None:
         if isinstance(message, RecordMessage):
             if records == args.limit:
                 break
-            print(dumps(message.record).decode())
+            sys.stdout.buffer.write(dumps(message.record) + b"\n")
             records += 1
         elif isinstance(message, StateMessage):
             # A state may be kept only when the records that it covers have left this process.
@@ -47,7 +50,9 @@ def read(args: Namespace) -> None:
         elif isinstance(message, LogMessage):
             print(plain(f"{message.level}: {message.message}"), file=sys.stderr)
     state = dumps(states.get_stream_state(stream.name, stream.namespace)).decode()
-    print(plain(f"{stream.name}: {records} records, state: {state}"), file=sys.stderr)
+    # Outside of texts, JSON has ASCII only.
+    escaped = _NOT_ASCII.sub(lambda characters: json.dumps(characters[0])[1:-1], state)
+    print(f"{plain(stream.name)}: {records} records, state: {escaped}", file=sys.stderr)
 
 
 def source_of(file: Path, args: Namespace) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def show_state(args: Namespace) -> int:
             say(f"{args.table} has no state: the next incremental sync {then}")
         return 1
     if not print_data(state.to_json(), args):
-        say(json.dumps(state.to_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(state.to_json(), indent=2))
     return 0
 
 
@@ -84,7 +84,7 @@ def import_state(args: Namespace) -> None:
     answered(lambda: check_table(stream, load_existing(catalog, args.table)))
     snapshot_id = answered(lambda: write_state(catalog, args.table, state))
     if not print_data({"table": args.table, "snapshot_id": str(snapshot_id), "state": state.to_json()}, args):
-        say(json.dumps(state.to_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(state.to_json(), indent=2))
         say(f"Set the state of {args.table} in snapshot {snapshot_id}; the next sync starts from it")
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, print_columns, print_data, print_schema, print_value
+from airflow_provider_rfr.cli.common import command, print_columns, print_data, print_schema, print_value, write_text
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 from airflow_provider_rfr.store.deliveries import CANCELLABLE, REPLAYABLE
 from airflow_provider_rfr.store.engine import instant
@@ -40,7 +40,7 @@ def render(args: Namespace) -> None:
     except TemplateError as error:
         raise ConfigurationError(str(args.template), str(error)) from None
     if not print_data({"text": text}, args):
-        sys.stdout.write(text)
+        write_text(text)
 
 
 @command
@@ -69,7 +69,7 @@ def seal(args: Namespace) -> None:
     else:
         text = sealing.seal_file(args.path, args.recipient)
     if not print_data({"text": text}, args):
-        sys.stdout.write(text)
+        write_text(text)
 
 
 @command

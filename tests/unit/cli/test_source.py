@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ import pytest
 
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
+from airflow_provider_rfr.streams.read import ConnectorStateManager
 from tests.airflow_versions import rfr_command
-from tests.unit.cli.calls import Printed, Rfr
+from tests.unit.cli.calls import Printed, Rfr, rfr
 from tests.unit.messages import check_messages
+from tests.unit.refresh import python_sources
 
 pytestmark = pytest.mark.test
 
@@ -202,6 +206,21 @@ def test_a_wrong_argument_is_named(
     if content is not None:
         Path("state.json").write_text(content)
     check_messages(read(*arguments, code=1).err)
+
+
+def test_records_and_state_are_json_in_every_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"id": 1, "shop": "a", "version": 1, "name": "two  blanks\u00a0\u00e9\U0001f600"}
+    monkeypatch.setattr(python_sources, "ROWS", [row])
+    monkeypatch.setattr(ConnectorStateManager, "get_stream_state", lambda *_: {"name": row["name"]})
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert rfr("source", "read", f"{python_sources.__name__}:Sliced", "sliced") == 0
+    assert json.loads(terminal.buffer.getvalue()) == row  # type: ignore[attr-defined]
+    state = capsys.readouterr().err.splitlines()[-1].partition("state: ")[2]
+    assert state.isascii()
+    assert json.loads(state) == {"name": row["name"]}
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path: Path, command: Rfr) -> None:

@@ -123,6 +123,21 @@ def test_a_state_that_is_set_is_checked_first(lake: Lake, rfr: Rfr, tmp_path: Pa
     assert lake.catalog.load_table(NAME).metadata.current_snapshot_id is None
 
 
+def test_a_state_is_set_as_it_was_shown(lake: Lake, rfr: Rfr, tmp_path: Path) -> None:
+    lake.catalog.create_table(NAME, Schema(*COLUMNS))
+    rules = {"cursor": {"field": "updated_at", "type": "datetime"}, "primary_key": [["id"]]}
+    key = json.dumps({"shop": "two  blanks\u00a0\u200d\U0001f600"}, ensure_ascii=False)
+    state = {"version": 1, "rules": rules, "values": {key: "2026-03-01T06:00:00.000000Z"}}
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps(state))
+    rfr("set", NAME, file)
+    shown = rfr("show", NAME).out
+    assert json.loads(shown)["values"] == state["values"]
+    file.write_text(shown, encoding="ascii")
+    rfr("set", NAME, file)
+    assert rfr("show", NAME).out == shown
+
+
 def test_a_file_that_is_not_there_is_named(rfr: Rfr, arguments: list[str], tmp_path: Path) -> None:
     arguments[2] = str(tmp_path / "nope.json")
     assert "state: " in rfr(*arguments, code=1).err

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -343,8 +344,8 @@ def test_a_sealed_file_is_a_text_in_json(tmp_path: Path, rfr: Rfr) -> None:
 
 
 @pytest.mark.test
-def test_the_command_is_airflow_s_own(tmp_path: Path) -> None:
-    template, variables = write(tmp_path, "t.hbs", "{{a}}"), write(tmp_path, "v.json", {"a": 1})
+def test_the_command_is_airflow_s_own_and_its_text_is_utf_8_in_every_terminal(tmp_path: Path) -> None:
+    template, variables = write(tmp_path, "t.hbs", "{{a}}"), write(tmp_path, "v.json", {"a": "\u00e9\U0001f600"})
     command = rfr_command("triggers", "render", "--template", str(template), "--variables", str(variables))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "1"), done.stderr
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
+    assert (done.returncode, done.stdout.decode()) == (0, "\u00e9\U0001f600"), done.stderr
