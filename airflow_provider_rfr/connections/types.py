@@ -36,6 +36,11 @@ REQUEST_OPTIONS: Final = frozenset(
     }
 )
 """Extra fields that Airflow's HTTP hook reads as options of the request; it sends the others as headers."""
+LIBPQ_OPTIONS: Final = (
+    *("service", "sslmode", "sslcert", "sslkey", "sslrootcert", "connect_timeout", "tcp_user_timeout"),
+    *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
+)
+"""Extra fields that PostgreSQL's driver is given, where this package opens a connection itself."""
 
 
 @dataclass(frozen=True, slots=True)

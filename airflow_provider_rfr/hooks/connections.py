@@ -18,6 +18,7 @@ from airflow_provider_rfr.connections.airflow.lookup import (
     quiet_masking,
     secret_texts,
 )
+from airflow_provider_rfr.connections.types import LIBPQ_OPTIONS
 from airflow_provider_rfr.exceptions import (
     CatalogError,
     ConfigurationError,
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.connections.statement import Statement, Value
     from airflow_provider_rfr.connections.types import Definition
     from airflow_provider_rfr.store.connections import AlterationRecord, Use
-
-
-_OF_LIBPQ = ("service", "sslmode", "sslcert", "sslkey", "sslrootcert")
 
 
 class ConnectionsHook(BaseHook):
@@ -216,7 +214,7 @@ def _system_identifier(definition: Definition) -> str | None:
         definition.port,
         definition.schema,
     )
-    arguments = {name: value for name in _OF_LIBPQ if (value := definition.get(f"extra.{name}"))}
+    arguments = {name: value for name in LIBPQ_OPTIONS if (value := definition.get(f"extra.{name}"))}
     try:
         engine = create_engine(url, hide_parameters=True, connect_args=arguments)
     except ImportError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from airflow.sdk import BaseHook
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from airflow_provider_rfr.connections.airflow.lookup import mask_secrets, read_connection, why_unreadable
+from airflow_provider_rfr.connections.airflow.lookup import extras_of, mask_secrets, read_connection, why_unreadable
+from airflow_provider_rfr.connections.types import LIBPQ_OPTIONS
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ class ControlStoreHook(BaseHook):
     Looked for in this order: the connection, which need not exist while it has its default name; the option
     ``control_store`` of section ``[rfr]`` in Airflow's configuration (a SQLAlchemy URL); a SQLite file in
     ``AIRFLOW_HOME``, which is right for one machine only.
+
+    PostgreSQL's driver is given the extra fields ``sslmode``, ``sslrootcert``, ``sslcert``, ``sslkey``, ``service``,
+    ``connect_timeout``, ``tcp_user_timeout`` and ``keepalives...``; a connection with others is refused.
 
     :param control_store_conn_id: a connection of type postgres or sqlite; None for ``rfr_control_store``
     """
@@ -84,6 +89,8 @@ class ControlStoreHook(BaseHook):
             raise ConfigurationError(
                 f"connection {connection.conn_id}", f"is of type {connection.conn_type!r}", "use postgres or sqlite"
             )
+        extras = extras_of(connection)
+        _refuse_unread(f"connection {connection.conn_id}", extras, () if driver == "sqlite" else LIBPQ_OPTIONS)
         if driver == "sqlite":
             path = connection.host or connection.schema
             if not path:
@@ -96,7 +103,14 @@ class ControlStoreHook(BaseHook):
             host=connection.host or None,
             port=connection.port,
             database=connection.schema or None,
+            query={option: str(extras[option]) for option in LIBPQ_OPTIONS if option in extras},
         )
+
+
+def _refuse_unread(name: str, extras: Mapping[str, object], read: Sequence[str]) -> None:
+    for unread in sorted(extras.keys() - set(read)):
+        remedy = f"leave it out; what is read is {', '.join(read)}" if read else "leave it out"
+        raise ConfigurationError(f"{name}: {unread}", "is not read by the control store", remedy)
 
 
 def _configured_url() -> URL:

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.store.engine import address_of
 from tests.unit.messages import raises
 
 
@@ -48,6 +49,32 @@ def test_a_postgres_connection_gives_every_part(connect: Callable[..., None]) ->
     url = ControlStoreHook("store").url
     assert url.render_as_string(hide_password=False) == "postgresql+psycopg2://me:p%40ss%2Fw@db:5433/rfr"
     assert "p@ss" not in repr(url)
+
+
+def test_what_the_driver_needs_for_tls_is_in_the_address(connect: Callable[..., None]) -> None:
+    extra = {"sslmode": "verify-full", "sslrootcert": "/tls/a b&c.pem", "sslcert": "", "connect_timeout": 5}
+    connect("store", conn_type="postgres", host="db", extra=extra)
+    hook = ControlStoreHook("store")
+    assert hook.url.query == {"sslmode": "verify-full", "sslrootcert": "/tls/a b&c.pem", "connect_timeout": "5"}
+    assert address_of(hook.url_for_driver) == hook.url
+    _, arguments = hook.url.get_dialect()().create_connect_args(hook.url)
+    assert arguments["sslmode"] == "verify-full"
+
+
+def test_a_service_stands_for_the_host(connect: Callable[..., None]) -> None:
+    connect("store", conn_type="postgres", extra={"service": "rfr"})
+    assert address_of(ControlStoreHook("store").url_for_driver).query == {"service": "rfr"}
+
+
+@pytest.mark.parametrize("fields", [{"conn_type": "postgres", "host": "db"}, {"conn_type": "sqlite", "host": "/a.db"}])
+@pytest.mark.parametrize("option", ["ssh_conn_id", "sslpassword"])
+def test_an_extra_field_that_is_not_read_is_refused_by_its_name(
+    connect: Callable[..., None], fields: dict[str, Any], option: str
+) -> None:
+    connect("store", **fields, extra={option: "canary-0e4a"})
+    with raises(ConfigurationError) as refused:
+        _ = ControlStoreHook("store").url
+    assert "canary" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
