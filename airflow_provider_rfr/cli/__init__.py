@@ -293,7 +293,7 @@ _TABLES = (
             "HOLDER",
             "Release snapshots kept for this webhook or sink, which no longer exists, as the log names it",
         ),
-        _ARG_DRY_RUN,
+        *(_ARG_DRY_RUN, _ARG_STORE),
         example="raw.orders --dry-run",
     ),
     _tables(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from airflow_provider_rfr.cli.common import (
     answered,
     lake_command,
     lake_of,
+    plain,
     print_columns,
     print_data,
     print_value,
@@ -68,7 +70,7 @@ def list_refreshes(args: Namespace) -> None:
 
 @lake_command
 def show(args: Namespace) -> int:
-    """Show the facts of the refresh's page, in its order; 1 if the pages in the ledger can't be read."""
+    """Show the facts of the refresh's page, in its order; 1 if the ledger, or its pages, can't be read."""
     from airflow_provider_rfr.hooks.lake import shows_rows
     from airflow_provider_rfr.refresh.inspection import read_details, read_target
 
@@ -94,7 +96,7 @@ def show(args: Namespace) -> int:
         _show_all(status, details, target, sync, sample)
     if problem is not None:
         tell(problem)
-    return 0 if problem is None else 1
+    return 0 if problem is None and status.state.value != "unreadable" else 1
 
 
 def _show_all(
@@ -363,11 +365,18 @@ def drop(args: Namespace) -> None:
         raise ConfigurationError(
             "table", f"a refresh of {_name(status)} is running", "wait for its end, or stop its task, and try again"
         )
-    ledger = answered(lambda: LedgerTable.load(catalog, status.table, part_of(args.replace_where)))
-    if ledger is not None:
-        answered(ledger.drop)
+    files = ""
+    try:
+        ledger = answered(lambda: LedgerTable.load(catalog, status.table, part_of(args.replace_where)))
+    except (FileNotFoundError, ValueError, KeyError):
+        # A store that is away for a moment raises other errors.
+        files = ", but not its files, because its metadata is lost"
+        answered(lambda: catalog.drop_table(status.ledger))
+    else:
+        if ledger is not None:
+            answered(ledger.drop)
     if not print_data({"table": status.table, "ledger": status.ledger}, args):
-        say(f"Dropped {status.ledger}. The next run reads all pages of {_name(status)} again")
+        say(f"Dropped {status.ledger}{files}. The next run reads all pages of {_name(status)} again")
 
 
 @contextmanager
@@ -491,41 +500,69 @@ def _row(status: TableStatus) -> dict[str, str]:
 def expire(args: Namespace) -> int:
     """Expire snapshots as each publish does; without names, also add waiting rows to the history tables.
 
-    Exit code 1 if files could not be deleted: run it again.
+    Exit code 1 if files could not be deleted, or a table could not be expired: run it again.
+    """
+    from airflow_provider_rfr.lake.expiry import KIND
+
+    catalog, names = _tables(args, KIND)
+    rows, failed = _of_each(names, lambda name: _expired(catalog, name, args))
+    print_value(rows, args, "no table here is ours")
+    if not (args.tables or args.dry_run):
+        _append_history(args, catalog)
+    return 1 if failed or any(row["undeleted"] for row in rows) else 0
+
+
+def _expired(catalog: Catalog, name: str, args: Namespace) -> list[dict[str, Any]]:
+    """Expire a table, and return its row; none for a table that is not named and expires by itself.
+
+    :raises ConfigurationError: there is no such table, or no such holder
     """
     from airflow_provider_rfr.lake.catalog import load_table
     from airflow_provider_rfr.lake.commits import write_table_properties
-    from airflow_provider_rfr.lake.expiry import HOLD, KIND, expire_table, hold_property, is_ours
+    from airflow_provider_rfr.lake.expiry import HOLD, expire_table, hold_property, is_ours
 
-    rows = []
-    catalog, names = _tables(args, KIND)
+    table = load_table(catalog, name)
+    if table is None:
+        raise ConfigurationError("table", f"there is no table {name}")
+    # A table that is named is meant; among all tables are ledgers, which expire by themselves.
+    if not args.tables and not is_ours(table.properties):
+        return []
+    if args.release and not args.dry_run:
+        holders = sorted(key.removeprefix(HOLD) for key in table.properties if key.startswith(HOLD))
+        if unknown := [holder for holder in args.release if holder not in holders]:
+            remedy = f"one of {', '.join(holders)}" if holders else "nothing holds any"
+            problem = f"nothing called {unknown[0]!r} holds snapshots of {name}"
+            raise ConfigurationError("--release", problem, remedy)
+        write_table_properties(catalog, name, {hold_property(holder): None for holder in args.release})
+    done = expire_table(catalog, name, dry_run=args.dry_run)
+    held = ", ".join(f"{holder} ({count})" for holder, count in done.held.items())
+    row = {"table": name, "snapshots": done.snapshots, "files": done.files, "undeleted": done.undeleted}
+    return [{**row, "held": held or None}]
+
+
+def _of_each(names: Sequence[str], work: Callable[[str], list[T]]) -> tuple[list[T], bool]:
+    """Return what the work gives for all tables, and whether it failed for one, which is said and holds up no other.
+
+    :raises ConfigurationError: an argument is wrong
+    """
+    results: list[T] = []
+    failed = False
     for name in names:
-        table = load_table(catalog, name)
-        if table is None:
-            raise ConfigurationError("table", f"there is no table {name}")
-        # A table that is named is meant; among all tables are ledgers, which expire by themselves.
-        if not args.tables and not is_ours(table.properties):
-            continue
-        if args.release and not args.dry_run:
-            holders = sorted(key.removeprefix(HOLD) for key in table.properties if key.startswith(HOLD))
-            if unknown := [holder for holder in args.release if holder not in holders]:
-                remedy = f"one of {', '.join(holders)}" if holders else "nothing holds any"
-                problem = f"nothing called {unknown[0]!r} holds snapshots of {name}"
-                raise ConfigurationError("--release", problem, remedy)
-            write_table_properties(catalog, name, {hold_property(holder): None for holder in args.release})
-        done = expire_table(catalog, name, dry_run=args.dry_run)
-        held = ", ".join(f"{holder} ({count})" for holder, count in done.held.items())
-        row = {"table": name, "snapshots": done.snapshots, "files": done.files, "undeleted": done.undeleted}
-        rows.append({**row, "held": held or None})
-    print_value(rows, args, "no table here is ours")
-    if not (args.tables or args.dry_run):
-        _append_history(catalog)
-    return 1 if any(row["undeleted"] for row in rows) else 0
+        try:
+            results += work(name)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # noqa: BLE001 - each catalog and file store fails in its own way
+            failed = True
+            # The texts of other errors may hold secrets.
+            problem = str(error) if isinstance(error, RfrError) else type(error).__name__
+            print(plain(f"{name}: {problem}"), file=sys.stderr)
+    return results, failed
 
 
 @lake_command
-def drop_ledgers(args: Namespace) -> None:
-    """Drop ledgers of parts that are published, or no longer resumed."""
+def drop_ledgers(args: Namespace) -> int:
+    """Drop ledgers of parts that are published, or no longer resumed; 1 if those of a table could not be read."""
     from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
     from airflow_provider_rfr.refresh.after_publish import drop_part_ledgers, part_ledgers
 
@@ -533,20 +570,22 @@ def drop_ledgers(args: Namespace) -> None:
         raise ConfigurationError("--days", "must not be negative", "give a number from 0 on")
     catalog, names = _tables(args, PUBLISHED_PROPERTY)
     seconds = args.days * 86400.0
-    dropped: list[PartLedger] = []
-    for name in names:
-        if args.dry_run:
-            dropped += [part_ledger for part_ledger in part_ledgers(catalog, name) if part_ledger.is_expired(seconds)]
-        else:
-            dropped += drop_part_ledgers(catalog, name, seconds)
+
+    def dropped_of(name: str) -> list[PartLedger]:
+        if not args.dry_run:
+            return drop_part_ledgers(catalog, name, seconds)
+        return [part_ledger for part_ledger in part_ledgers(catalog, name) if part_ledger.is_expired(seconds)]
+
+    dropped, failed = _of_each(names, dropped_of)
     print_value([_ledger_row(ledger) for ledger in dropped], args, "no ledger of a part is that old")
+    return 1 if failed else 0
 
 
-def _append_history(catalog: Catalog) -> None:
+def _append_history(args: Namespace, catalog: Catalog) -> None:
     from airflow_provider_rfr.history import History
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 
-    hook = ControlStoreHook()
+    hook = ControlStoreHook(args.control_store_conn_id)
     if hook.is_there():
         with closing(hook.get_store()) as store:
             History(store, catalog).maintain(always=True)

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from requests import Response, Session
 
+log = logging.getLogger(__name__)
+
+UNREADABLE: Final = (OSError, ValueError, KeyError)
+"""Errors of a table whose metadata file is lost, or can't be read; those of catalogs are :class:`CatalogError`."""
 _CLIENTS: Final = frozenset(
     {
         *("sqlalchemy", "sqlite3", "psycopg2", "psycopg", "pymysql", "MySQLdb"),
@@ -202,11 +206,21 @@ def namespaces(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def tables_with_property(catalog: Catalog, key: str) -> list[str]:
-    """List the tables of all namespaces whose properties have the key. This is slow, because it loads every table."""
+    """List the tables of all namespaces whose properties have the key. This is slow, because it loads every table.
+
+    A table whose metadata can't be read is left out with a warning.
+    """
+
+    def has_property(name: str) -> bool:
+        try:
+            table = load_table(catalog, name)
+        except UNREADABLE as error:
+            log.warning("The table %s is left out: its metadata can't be read (%s)", name, type(error).__name__)
+            return False
+        return table is not None and key in table.properties
+
     names = (".".join(table) for namespace in namespaces(catalog) for table in catalog.list_tables(namespace))
-    return sorted(
-        name for name in names if (table := load_table(catalog, name)) is not None and key in table.properties
-    )
+    return sorted(filter(has_property, names))
 
 
 def _was_created_concurrently(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, NoSuchViewError
 from pyiceberg.schema import Schema
 
-from airflow_provider_rfr.lake.catalog import load_table, namespaces
+from airflow_provider_rfr.lake.catalog import UNREADABLE, load_table, namespaces
 from airflow_provider_rfr.lake.commits import summary_of
 from airflow_provider_rfr.lake.expiry import MAX_COPIES
 from airflow_provider_rfr.lake.files import FileStore
@@ -87,7 +87,7 @@ def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
             return entry_of(name, catalog.load_table(name))
         except NoSuchTableError:
             return None
-        except (OSError, ValueError, KeyError):
+        except UNREADABLE:
             return TableEntry(name)
 
     # Each table is a file of an object store, which is mostly waited for.

@@ -409,6 +409,14 @@ def test_a_dropped_ledger_is_gone_with_its_files_and_the_table_stays(lake: Lake,
     assert f"table: no refresh of {NAME} was begun" in rfr("drop", NAME, code=1).err
 
 
+def test_a_ledger_whose_metadata_is_lost_is_told_as_such_and_can_be_dropped(lake: Lake, rfr: Rfr) -> None:
+    begun(lake.catalog)
+    lake.lose_metadata(f"{NAME}__rfr_ledger")
+    assert "The ledger can't be read: FileNotFoundError" in rfr("show", NAME, code=1).out
+    check_messages(rfr("drop", NAME).out)
+    assert LedgerTable.load(lake.catalog, NAME) is None
+
+
 def test_a_damaged_ledger_is_named_with_its_remedy_and_can_be_dropped(lake: Lake) -> None:
     read_page(begun(lake.catalog))
     [damaged] = lake.catalog.load_table(f"{NAME}__rfr_ledger").metadata.snapshots[-1:]

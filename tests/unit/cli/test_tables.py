@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,10 @@ def test_without_names_waiting_rows_are_added_to_the_history_tables(
     publish(lake.catalog, 1)
     rfr("expire", NAME)
     assert lake.catalog.load_table("rfr_system.commit_history").scan().count() == 0
+    store = {"conn_type": "sqlite", "host": f"{tmp_path}/other.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(store))
+    rfr("expire", "--control-store-conn-id", "other")
+    assert lake.catalog.load_table("rfr_system.commit_history").scan().count() == 0
     rfr("expire")
     assert lake.catalog.load_table("rfr_system.commit_history").scan().count() == 1
 
@@ -64,6 +69,31 @@ def test_tables_of_others_are_expired_only_by_their_names(lake: Lake, rfr: Rfr) 
         transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
     assert rfr("expire", "-o", "json").json == [] and snapshots(lake) == 3
     assert rfr("expire", NAME, "-o", "json").json[0]["snapshots"] == 2
+
+
+def test_a_table_whose_metadata_is_lost_holds_up_no_other(lake: Lake, rfr: Rfr) -> None:
+    for number in range(3):
+        publish(lake.catalog, number)
+    let_all_go(lake.catalog)
+    time.sleep(0.01)
+    lake.commit("raw.another")
+    lake.lose_metadata("raw.another")
+    assert rfr("expire", "--dry-run", "-o", "json").json[0]["snapshots"] == 2
+    ended = rfr("expire", "raw.another", NAME, "-o", "json", code=1)
+    assert ended.json[0]["snapshots"] == 2 and snapshots(lake) == 1
+    assert ended.err.splitlines()[-1] == "raw.another: FileNotFoundError"
+
+
+def test_a_ledger_whose_metadata_is_lost_holds_up_those_of_no_other_table(lake: Lake, rfr: Rfr) -> None:
+    publish(lake.catalog, 1)
+    ledger_of(lake.catalog, "day = '2026-01-01'")
+    lake.commit("raw.another")
+    lake.commit("raw.another__rfr_ledger_0123456789ab")
+    lake.lose_metadata("raw.another__rfr_ledger_0123456789ab")
+    time.sleep(0.01)
+    ended = rfr("drop-ledgers", "raw.another", NAME, "--days", "0", "-o", "json", code=1)
+    assert [row["replace_where"] for row in ended.json] == ["day = '2026-01-01'"]
+    assert ended.err.splitlines()[-1] == "raw.another: FileNotFoundError"
 
 
 def test_who_holds_snapshots_is_told_and_can_be_released(lake: Lake, rfr: Rfr) -> None:

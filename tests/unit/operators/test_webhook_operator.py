@@ -79,6 +79,16 @@ def test_all_tables_are_those_that_a_refresh_has_published_to(lake: Lake, receiv
     assert sorted(request.json["table"] for request in receiver.requests) == ["raw.items", "raw.orders"]
 
 
+def test_a_table_whose_metadata_is_lost_holds_up_no_other(
+    lake: Lake, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.publish("raw.orders")
+    lake.commit("raw.somebody_elses")
+    lake.lose_metadata("raw.somebody_elses")
+    assert operator(block(receiver), target=None).execute({})["delivered"] == 1
+    assert "raw.somebody_elses" in caplog.text
+
+
 class Upstream:
     """What ``refresh.output`` is until Airflow has rendered it."""
 

@@ -60,6 +60,10 @@ class Lake:
         """See :func:`commit`; in the names of the summary an underscore stands for a dot."""
         return commit(self.catalog, name, {key.replace("_", "."): value for key, value in summary.items()})
 
+    def lose_metadata(self, name: str) -> None:
+        """Delete the table's metadata file, as a clean-up of the store may do by mistake."""
+        Path(self.catalog.load_table(name).metadata_location.removeprefix("file://")).unlink()
+
     def drop(self, name: str) -> None:
         """As if it had never been."""
         self.catalog.drop_table(name)
