@@ -26,7 +26,7 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
     SourceError,
 )
-from airflow_provider_rfr.hooks.api import ask, read_first_page, source_settings
+from airflow_provider_rfr.hooks.api import ask, http_settings, read_first_page, source_settings
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import lake_settings
 from airflow_provider_rfr.http.redaction import without_credentials
@@ -100,7 +100,7 @@ class ConnectionsHook(BaseHook):
         from airflow_provider_rfr.connections.airflow.lookup import content_hash, not_allowed, read_secret
         from airflow_provider_rfr.connections.dependents import Services
 
-        api = AirflowApi(self._airflow_api_conn_id)
+        api = AirflowApi(self._airflow_api_conn_id, http_settings)
         at_database = self._at_database
         if at_database is None:
             # The API is preferred where there is one, because it checks the rights of the user.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,6 @@ from airflow_provider_rfr.connections.airflow.lookup import (
     definition_of,
     fields_of,
     find_definition,
-    http_address,
     masked,
     origin_of,
     read_connection,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.connections.types import ContentHash
     from airflow_provider_rfr.store.connections import TaskRef
+    from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 
 _TEST_SECONDS: Final = 90.0
 _PAGE: Final = 100
@@ -258,12 +258,16 @@ class AirflowApi:
     Where Airflow asks for no password, no connection is needed.
 
     :param airflow_api_conn_id: connection of type ``rfr_http``; a password without a login is used as a token
+    :param settings_of: reads a connection of that type
     """
 
     default_conn_name = "airflow_api"
 
-    def __init__(self, airflow_api_conn_id: str | None = None) -> None:
+    def __init__(self, airflow_api_conn_id: str | None, settings_of: Callable[[str], ConnectionSettings]) -> None:
         self.airflow_api_conn_id = airflow_api_conn_id or self.default_conn_name
+        self._settings_of = settings_of
+        self._headers: Mapping[str, str] = {}
+        self._verify: bool | str = True
         self._token = ""
         self._base = ""
         self._login: str | None = None
@@ -308,7 +312,7 @@ class AirflowApi:
 
     def _sign_in(self) -> None:
         try:
-            connection = read_connection(self.airflow_api_conn_id)
+            read_connection(self.airflow_api_conn_id)
         except AirflowNotFoundException:
             if self.airflow_api_conn_id != self.default_conn_name:
                 raise _unusable(f"there is no connection {self.airflow_api_conn_id!r}") from None
@@ -316,8 +320,10 @@ class AirflowApi:
             if not self._base:
                 raise _unusable("there is no connection airflow_api") from None
         else:
-            self._base = http_address(connection).rstrip("/")
-            self._login, self._password = connection.login, connection.password
+            settings = self._settings_of(self.airflow_api_conn_id)
+            self._base = settings.base_url.rstrip("/")
+            self._login, self._password = settings.login, settings.password
+            self._headers, self._verify = settings.headers, settings.verify
         if self._password and not self._login:
             self._token = self._password
             return
@@ -334,9 +340,12 @@ class AirflowApi:
         except (ValueError, TypeError, KeyError):
             raise _unusable("the server there is not Airflow") from None
 
-    def _request(self, method: str, url: str, **arguments: Any) -> Response:
+    def _request(self, method: str, url: str, headers: Mapping[str, str] | None = None, **arguments: Any) -> Response:
         import requests
 
+        from airflow_provider_rfr.http.client import trusted_certificates
+
+        arguments |= {"headers": {**self._headers, **(headers or {})}, "verify": trusted_certificates(self._verify)}
         try:
             with requests.Session() as session:
                 session.trust_env = False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +24,10 @@ from airflow_provider_rfr.exceptions import (
     ConnectionShadowedError,
     ConnectionValidationError,
 )
+from airflow_provider_rfr.hooks.api import http_settings
 from tests.loopback import LoopbackServer
 from tests.unit.messages import raises
+from tests.webhook_receiver import receiver, serve_tls, write_certificates
 
 CANARY = "canary-0f77a1"
 HASHES = ContentHash(b"key", "salt")
@@ -137,10 +141,14 @@ class Server(LoopbackServer):
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
         self.asked: list[str] = []
+        self.headers: list[Mapping[str, str]] = []
         super().__init__()
 
-    def respond(self, method: str, target: str, headers: object, body: bytes) -> tuple[int, bytes, dict[str, str]]:
+    def respond(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, bytes, dict[str, str]]:
         self.asked.append(target)
+        self.headers.append(headers)
         status, more, text = self.answers.get(target, (404, {}, ""))
         return status, text.encode(), more
 
@@ -162,16 +170,16 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 def test_what_is_sent_to_airflow_goes_nowhere_else(server: Callable[..., Server]) -> None:
     made = server(auth__token=TOKEN, api__v2__connections=(307, {"Location": "/elsewhere"}, ""))
     with raises(ConfigurationError):
-        AirflowApi().call("PATCH", ["connections"], {"password": "canary"})
+        AirflowApi(None, http_settings).call("PATCH", ["connections"], {"password": "canary"})
     assert made.asked == ["/auth/token", "/api/v2/connections"]
 
 
 @pytest.mark.parametrize("body", ["<html>", "[]", "{}", "null"])
 def test_what_is_not_airflow_is_told_in_a_line(server: Callable[..., Server], body: str) -> None:
     server(auth__token=(200, {}, body))
-    assert not AirflowApi().is_there()
+    assert not AirflowApi(None, http_settings).is_there()
     with raises(ConfigurationError):
-        AirflowApi().call("PATCH", ["connections"])
+        AirflowApi(None, http_settings).call("PATCH", ["connections"])
 
 
 @pytest.mark.parametrize("conn_type", ["http", "generic"])
@@ -180,10 +188,33 @@ def test_other_types_that_name_an_address_serve_too(
 ) -> None:
     address = server(auth__token=TOKEN).url
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": conn_type, "host": address, "login": "me"}))
-    assert AirflowApi("other").is_there()
+    assert AirflowApi("other", http_settings).is_there()
+
+
+def test_headers_of_the_connection_are_sent_with_every_request(
+    server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = server(auth__token=TOKEN, api__v2__connections=(200, {}, "{}"))
+    settings = {"conn_type": "rfr_http", "host": made.url, "login": "me", "extra": {"X-Gateway": "key"}}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(settings))
+    AirflowApi("other", http_settings).call("GET", ["connections"])
+    assert [headers["X-Gateway"] for headers in made.headers] == ["key", "key"]
+    assert made.headers[1]["Authorization"] == "Bearer t"
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+def test_the_connection_names_the_certificates_to_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificates = write_certificates(tmp_path)
+    with receiver() as api:
+        serve_tls(api, certificates)
+        settings = {"conn_type": "rfr_http", "host": f"https://localhost:{api.port}", "password": "canary"}
+        for verify, code in ((True, None), (str(certificates / "ca.pem"), 200), ("false", 200)):
+            monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({**settings, "extra": {"verify": verify}}))
+            with raises(ConfigurationError) if code is None else nullcontext():
+                assert AirflowApi("other", http_settings).call("GET", ["connections"]).status_code == code
 
 
 def test_a_connection_that_names_no_address_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "postgres", "host": "db", "password": "canary"}))
     with raises(ConfigurationError):
-        AirflowApi("other").call("GET", ["connections"])
+        AirflowApi("other", http_settings).call("GET", ["connections"])
