@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
+from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
@@ -146,7 +147,7 @@ def history(connection: Connection, project: str, limit: int = 50) -> tuple[Depl
 
 def done_by(connection: Connection, project: str, actor: str) -> tuple[Deploy, ...]:
     """Return deploys that this actor has finished, the oldest first."""
-    done = (_D.project == project, _D.actor == actor, _D.state == DeployState.DONE.value)
+    done = (_D.project == project, _D.actor == _stored(actor), _D.state == DeployState.DONE.value)
     return _deploys(connection, *done, newest_first=False)
 
 
@@ -230,9 +231,14 @@ def _update(connection: Connection, deploy_id: str, seq: int, values: dict[str, 
     connection.execute(update(STEPS).where((_S.deploy_id == deploy_id) & (_S.seq == seq)).values(**values))
 
 
+def _stored(actor: str) -> str:
+    """Return the actor as the column holds it: a long one with a digest, by which it is found again."""
+    return actor if len(actor) <= 255 else f"{actor[:238]} {sha256(actor.encode()).hexdigest()[:16]}"
+
+
 def _row(deploy: NewDeploy, state: DeployState, now: int) -> dict[str, Any]:
     values = {name: value for name, value in asdict(deploy).items() if name != "steps"}
-    return {**values, "actor": deploy.actor[:255], "state": state.value, "attempts": 1, "started_at": now}
+    return {**values, "actor": _stored(deploy.actor), "state": state.value, "attempts": 1, "started_at": now}
 
 
 _O: Final = OBJECTS.c

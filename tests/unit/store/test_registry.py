@@ -141,6 +141,16 @@ def test_what_an_unfinished_deploy_began_is_known_until_another_one_finishes(cal
     assert {deploy.deploy_id: deploy.state for deploy in call(deploys.history, P)} == {"d1": "abandoned", "d2": "done"}
 
 
+def test_a_deploy_is_found_by_an_actor_with_a_long_name(call: Call) -> None:
+    actors = [f"{'d' * 250} manual__{number} deploy" for number in (1, 2)]
+    for actor in actors:
+        deploy = NewDeploy(actor[-8:], P, 0, None, "1.0", "hash", "{}", actor, [])
+        call(deploys.open_deploy, deploy, token=1, now=1)
+        call(deploys.end_deploy, deploy.deploy_id, DeployState.DONE, now=2)
+    own = [call(deploys.done_by, P, actor) for actor in actors]
+    assert [[deploy.deploy_id for deploy in found] for found in own] == [["1 deploy"], ["2 deploy"]]
+
+
 def test_garbage_is_queued_once_and_a_failure_leaves_it_there(call: Call) -> None:
     row = Garbage("ops.a__g12345678", "u1", "d1", "removed", 10)
     for moment in (1, 2):
