@@ -185,7 +185,7 @@ _POLICIES = (
 )
 _SPARK = (
     _repeated("--spark-conf", "NAME=VALUE", "A Spark setting"),
-    _repeated("--jars", "JAR", "Iceberg's runtime, where Maven Central can't be reached", "from there"),
+    _repeated("--jars", "JAR", "Iceberg's runtime, where Maven Central can't be reached", "from Maven Central"),
 )
 _DEPLOY = "--objects objects --project acme"
 
@@ -197,6 +197,8 @@ _OBJECTS = (
         *_POLICIES,
         _switch("--check", "List each `was` and `removed` that is no longer needed, for CI"),
         _file("--save", "Write the plan to this file, for apply --plan (default: it is not kept)"),
+        detail="Exit codes: 0 nothing to do; 2 something to do; 1 the plan is stopped, with --check something may be"
+        " deleted, or an error.",
         example=_DEPLOY,
     ),
     _objects(
@@ -223,7 +225,12 @@ _OBJECTS = (
         _ARG_LIMIT,
         example="--limit 5",
     ),
-    _objects("drift", "Show what was changed by hand", example=_DEPLOY),
+    _objects(
+        "drift",
+        "Show what was changed by hand",
+        detail="Exit codes: 0 nothing was; 2 something was; 1 an error.",
+        example=_DEPLOY,
+    ),
     _objects("adopt", "Begin to manage existing tables, unchanged", _ARG_NAMES, *_SPARK, example="ops.runs"),
     _objects("forget", "Remove objects from the registry; their rows stay", _ARG_NAMES, *_SPARK, example="ops.runs"),
     _objects(
@@ -263,7 +270,7 @@ _CONNECTION = (
         _ARG_DRY_RUN,
         _switch("--no-validate", "Do not try the new settings before they are stored"),
         _switch("--no-restart", "Let what uses it keep its copy until its next run"),
-        _switch("--new-identity", "Another upstream is meant: read everything from its beginning"),
+        _switch("--new-identity", "The connection leads to another upstream: read everything from its beginning"),
         example='"ALTER CONNECTION shop SET (port = 8443)" --dry-run',
     ),
     _connection("validate", "Try a connection as it is stored", _ARG_CONNECTION, example="shop"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import getpass
 import json
 import logging
 import os
@@ -65,13 +66,16 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             reason = str(error.orig).partition("\n")[0]
             print(plain(f"the database failed: {reason}; {_SEE_DOCTOR}"), file=sys.stderr)
             code = 1
-        except KeyboardInterrupt:
-            # What was looked at goes on.
-            code = 130
         except BrokenPipeError:
             # The reader has closed the pipe, as in ``| head``. Buffered text would fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
+        except OSError as error:
+            print(plain(_sentence_of(error)), file=sys.stderr)
+            code = 1
+        except KeyboardInterrupt:
+            # What was looked at goes on.
+            code = 130
         if code:
             from airflow.settings import dispose_orm
 
@@ -82,12 +86,38 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
     return wrapped
 
 
+def _sentence_of(error: OSError) -> str:
+    if error.filename and error.strerror:
+        return f"{os.fsdecode(error.filename)} can't be read or written: {error.strerror}"
+    # The texts of clients may hold secrets.
+    return f"a file or a server failed ({type(error).__name__}); {_SEE_DOCTOR}"
+
+
 def _check_texts(args: Namespace) -> None:
     """Refuse bytes that are not UTF-8, which no catalog and no database takes. Paths may have them."""
     for name, value in vars(args).items():
         texts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
         if any(map(_UNDECODED.search, texts)):
             raise ConfigurationError(name, "has bytes that are not UTF-8", "write it in UTF-8")
+
+
+def user_name() -> str:
+    """Return the name of the user of this process, for histories."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number that has no name.
+        return f"user {os.getuid()}"
+
+
+def limit_of(args: Namespace) -> int:
+    """Return the number of ``--limit``.
+
+    :raises ConfigurationError: no list can be that long
+    """
+    if not 0 <= args.limit < 2**63:
+        raise ConfigurationError("--limit", f"{args.limit} is no number of rows", "give a number from 0 on")
+    return int(args.limit)
 
 
 def lake_command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:

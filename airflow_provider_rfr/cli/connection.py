@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, moment, print_data
+from airflow_provider_rfr.cli.common import command, limit_of, moment, print_data, user_name
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ def dependents(args: Namespace) -> None:
 @command
 def history(args: Namespace) -> None:
     """Print the audit, the newest alteration first."""
-    rows = _hook(args).history(args.connection, args.limit)
+    rows = _hook(args).history(args.connection, limit_of(args))
     if print_data([asdict(row) for row in rows], args):
         return
     for row in rows:
@@ -91,12 +89,7 @@ def history(args: Namespace) -> None:
 
 
 def _execute(statement: Statement, args: Namespace, parameters: Mapping[str, Any]) -> Outcome:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        # A container may run under a number that has no name.
-        user = f"user {os.getuid()}"
-    outcome = _hook(args).execute(statement, actor=f"{user} at the command line", parameters=parameters)
+    outcome = _hook(args).execute(statement, actor=f"{user_name()} at the command line", parameters=parameters)
     if not print_data(outcome.to_json(), args):
         print("\n".join(outcome.lines()))
     return outcome

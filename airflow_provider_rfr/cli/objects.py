@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.cli.common import command, lake_command, moment, print_data, print_value
+from airflow_provider_rfr.cli.common import (
+    command,
+    lake_command,
+    limit_of,
+    moment,
+    print_data,
+    print_value,
+    user_name,
+)
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.deploy import Applied
     from airflow_provider_rfr.builtins.engine import SparkSqlEngine
     from airflow_provider_rfr.builtins.plan import Plan
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
+
+_POLICIES: Final = ("break_views", "drift", "accept_data_loss", "adopt", "keep_days")
 
 
 @lake_command
@@ -27,6 +36,8 @@ def plan(args: Namespace) -> int:
     """
     from airflow_provider_rfr.builtins.plan import exit_code, save_plan
 
+    if args.check and args.save is not None:
+        raise ConfigurationError("--save", "is of no use with --check, which prints no plan", "leave one of them out")
     planned = _hook(args).plan(_policies(args))
     if args.check:
         print_value([{"name": name} for name in planned.stale], args, "every `was` and `removed` is still needed")
@@ -42,21 +53,20 @@ def apply(args: Namespace) -> None:
     """Deploy the present declarations, or a saved plan if nothing has changed since."""
     from airflow_provider_rfr.builtins.plan import load_plan
 
+    chosen = [f"--{name.replace('_', '-')}" for name in (*_POLICIES, "sink") if getattr(args, name) is not None]
+    if args.plan is not None and chosen:
+        remedy = "give it to the command plan, which saves it with the plan"
+        raise ConfigurationError(chosen[0], "can't change a saved plan", remedy)
     hook = _hook(args)
-    planned = hook.plan(_policies(args)) if args.plan is None else load_plan(args.plan)
-    if args.output not in ("json", "yaml"):
-        _show(planned, args)
-    done = _deploy(hook, planned, args)
-    steps = [{"seq": step.seq, "name": step.name, "how": step.how.value} for step in done.steps]
-    if not print_data({**asdict(replace(done, steps=())), "steps": steps}, args):
-        print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
+    _apply(hook, hook.plan(_policies(args)) if args.plan is None else load_plan(args.plan), args)
 
 
 @lake_command
 def refresh(args: Namespace) -> None:
     """Refresh materialized views whose inputs have new data since their rows were computed."""
     if bool(args.names) == args.all:
-        raise ConfigurationError("name", "say which materialized views to refresh", "give names, or --all")
+        remedy = "give names or --all, not both" if args.all else "give names, or --all"
+        raise ConfigurationError("name", "say which materialized views to refresh", remedy)
     hook = _hook(args)
     # Spark is started by the first query, so not where nothing came.
     with closing(_engine(hook, args)) as sql:
@@ -103,13 +113,17 @@ def history(args: Namespace) -> None:
     """Print deploys, the newest first; with an id, the steps of one."""
     from airflow_provider_rfr.store import deploys
 
-    hook = _hook(args)
+    hook, limit, empty = _hook(args), limit_of(args), "nothing was deployed yet"
     with hook.store.read() as connection:
         if args.deploy_id:
+            if deploys.find_deploy(connection, args.deploy_id) is None:
+                remedy = "see airflow rfr objects history"
+                raise ConfigurationError("deploy", f"there is no deploy {args.deploy_id!r}", remedy)
+            empty = "this deploy had no steps"
             rows = [_row(step, _OF_STEPS) for step in deploys.steps_of(connection, args.deploy_id)]
         else:
-            rows = [_row(deploy, _OF_DEPLOYS) for deploy in deploys.history(connection, hook.project, args.limit)]
-    print_value(rows, args, "nothing was deployed yet")
+            rows = [_row(deploy, _OF_DEPLOYS) for deploy in deploys.history(connection, hook.project, limit)]
+    print_value(rows, args, empty)
 
 
 @lake_command
@@ -126,7 +140,7 @@ def drift(args: Namespace) -> int:
 
 @lake_command
 def adopt(args: Namespace) -> None:
-    """Manage existing tables and views, if they are as declared; they are not changed."""
+    """Manage existing tables and views, if they are as declared; neither they nor other objects are changed."""
     hook = _hook(args)
     planned = hook.plan(_policies(args, adopt=args.names))
     adopted = {step.name.casefold() for step in planned.steps if step.how.value == "adopt"}
@@ -134,10 +148,10 @@ def adopt(args: Namespace) -> None:
         problems = {finding.name.casefold(): "; ".join(map(str, finding.problems)) for finding in planned.blocked}
         problem = problems.get(missing[0].casefold(), "it is managed already, is not declared, or is not there")
         raise ConfigurationError("name", f"{missing[0]} can't be adopted: {problem}", "see the plan")
-    _show(planned, args)
-    done = _deploy(hook, planned, args)
-    if args.output not in ("json", "yaml"):
-        print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
+    if others := [f"{step.how.value} {step.name}" for step in planned.steps if step.how.value != "adopt"]:
+        problem = f"a deploy would also do other steps: {', '.join(others)}"
+        raise ConfigurationError("name", problem, "see airflow rfr objects apply --adopt")
+    _apply(hook, planned, args)
 
 
 @command
@@ -237,28 +251,34 @@ def _hook(args: Namespace) -> BuiltinsHook:
 def _policies(args: Namespace, **more: Any) -> Any:
     from airflow_provider_rfr.hooks.builtins import policies_of
 
-    names = ("break_views", "drift", "accept_data_loss", "adopt", "keep_days")
-    policies = {name: getattr(args, name, None) for name in names} | more
-    policies["sinks"] = dict(_pair(pair) for pair in getattr(args, "sink", None) or ())
-    return policies_of({name: value for name, value in policies.items() if value})
+    policies = {name: getattr(args, name, None) for name in _POLICIES} | more
+    policies["sinks"] = _pairs("--sink", getattr(args, "sink", None), "write NAME=hold, NAME=resend ...")
+    return policies_of({name: value for name, value in policies.items() if value not in (None, [], {})})
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, mark, choice = text.partition("=")
-    if not mark:
-        raise ConfigurationError("--sink", f"{text!r} has no choice", "write NAME=hold, NAME=resend ...")
-    return name, choice
+def _pairs(option: str, texts: Sequence[str] | None, remedy: str) -> dict[str, str]:
+    """Return the values by name of an option that may be repeated."""
+    if wrong := [text for text in texts or () if "=" not in text]:
+        raise ConfigurationError(option, f"{wrong[0]!r} has no value", remedy)
+    return {name: value for name, _, value in (text.partition("=") for text in texts or ())}
 
 
-def _deploy(hook: BuiltinsHook, planned: Plan, args: Namespace) -> Applied:
-    actor = f"{getpass.getuser()}, airflow rfr objects"
+def _apply(hook: BuiltinsHook, planned: Plan, args: Namespace) -> None:
+    """Apply a plan, and print it and the outcome; where ``--output`` asks for JSON or YAML, the outcome alone."""
+    if args.output not in ("json", "yaml"):
+        _show(planned, args)
+    actor = f"{user_name()}, airflow rfr objects"
     # Spark is started by the first statement, and most plans have none.
     with closing(_engine(hook, args)) as sql:
-        return hook.apply(planned, sql=sql, actor=actor, replan=getattr(args, "plan", None) is None)
+        done = hook.apply(planned, sql=sql, actor=actor, replan=getattr(args, "plan", None) is None)
+    steps = [{"seq": step.seq, "name": step.name, "how": step.how.value} for step in done.steps]
+    if not print_data({**asdict(replace(done, steps=())), "steps": steps}, args):
+        print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
 
 
 def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:
-    return hook.spark_engine(dict(_pair(pair) for pair in args.spark_conf or ()), args.jars or ())
+    settings = _pairs("--spark-conf", args.spark_conf, "write NAME=VALUE, e.g. spark.executor.memory=2g")
+    return hook.spark_engine(settings, args.jars or ())
 
 
 def _show(planned: Plan, args: Namespace) -> None:

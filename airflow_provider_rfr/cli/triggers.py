@@ -12,7 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, print_columns, print_data, print_schema, print_value, write_text
+from airflow_provider_rfr.cli.common import (
+    command,
+    limit_of,
+    print_columns,
+    print_data,
+    print_schema,
+    print_value,
+    write_text,
+)
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 from airflow_provider_rfr.store.deliveries import CANCELLABLE, REPLAYABLE
 from airflow_provider_rfr.store.engine import instant
@@ -113,10 +121,9 @@ def list_deliveries(args: Namespace) -> None:
     """Show deliveries, the newest first."""
     from airflow_provider_rfr.webhooks import operations
 
-    if not 0 <= args.limit < 2**63:
-        raise ConfigurationError("--limit", "is no number of deliveries", "give a number from 0 on")
+    limit = limit_of(args)
     store, selection = _selected(args)
-    newest = operations.deliveries(store, selection, args.limit)
+    newest = operations.deliveries(store, selection, limit)
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
     shown = [_row(delivery, rows.get(delivery.key)) for delivery in newest]
     if not print_data(shown, args):

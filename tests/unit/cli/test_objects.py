@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, NestedField, StringType
 
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.store.leases import acquire
 from tests.unit.cli.calls import Rfr
+from tests.unit.messages import check_messages
 from tests.unit.triggers.lake import Lake
 
 RUNS = """
@@ -120,8 +124,6 @@ def test_drift_is_told_and_stops_a_deploy_until_somebody_says_what_is_right(obje
     table = load_table(hook(objects).catalog, "ops.runs")
     assert table is not None
     with table.update_schema() as update:
-        from pyiceberg.types import IntegerType
-
         update.add_column("by_hand", IntegerType())
     (drift,) = rfr("drift", "-o", "json", code=2).json
     assert "by_hand" in str(drift["problems"])
@@ -149,6 +151,60 @@ def test_somebody_else_s_table_is_adopted_and_forgotten_with_its_rows(objects: P
     assert not [name for name in table.properties if name.startswith("rfr.")]
     assert table.scan().to_arrow().num_rows == 1
     assert "is not recorded" in rfr("forget", "ops.runs", code=1).err
+
+
+def test_an_adoption_does_nothing_else_and_prints_what_it_did(objects: Path, rfr: Rfr) -> None:
+    catalog = hook(objects).catalog
+    catalog.create_namespace_if_not_exists("ops")
+    catalog.create_table(
+        "ops.runs", Schema(NestedField(1, "id", StringType(), True), NestedField(2, "rows", IntegerType()))
+    )
+    more = objects / "more.yaml"
+    more.write_text("kind: table\nname: ops.more\ncolumns: [{name: a, type: int}]\n")
+    check_messages(rfr("adopt", "ops.runs", code=1).err)
+    assert load_table(catalog, "ops.more") is None
+    more.unlink()
+    done = rfr("adopt", "ops.runs", "--json").json
+    assert (done["state"], [(step["name"], step["how"]) for step in done["steps"]]) == ("done", [("ops.runs", "adopt")])
+
+
+def test_no_days_are_kept_where_that_is_said(rfr: Rfr) -> None:
+    assert rfr("plan", "--keep-days", "0", "--json", code=2).json["policies"]["keep_days"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("apply", "--spark-conf", "spark.master"),
+        ("plan", "--sink", "ops.export"),
+        ("plan", "--check", "--save", "plan.json"),
+        *(
+            ("apply", "--plan", "plan.json", *policy)
+            for policy in (("--drift", "repair"), ("--adopt", "ops.runs"), ("--keep-days", "0"), ("--sink", "a=hold"))
+        ),
+        ("history", "typo"),
+        ("history", "--limit", "-1"),
+        ("refresh", "ops.daily", "--all"),
+        ("refresh",),
+    ],
+)
+def test_arguments_that_would_be_ignored_or_do_not_fit_are_refused(arguments: tuple[str, ...], rfr: Rfr) -> None:
+    check_messages(rfr(*arguments, code=1).err)
+
+
+def test_a_file_that_can_not_be_written_is_told_in_a_line(tmp_path: Path, rfr: Rfr) -> None:
+    (line,) = rfr("plan", "--save", tmp_path / "nowhere" / "plan.json", code=1).err.splitlines()
+    assert line.startswith(f"{tmp_path}/nowhere/")
+    assert line.endswith(" can't be read or written: No such file or directory")
+
+
+def test_a_user_without_a_name_deploys_under_the_number(monkeypatch: pytest.MonkeyPatch, rfr: Rfr) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    rfr("apply")
+    assert rfr("history", "--json").json[0]["actor"] == f"user {os.getuid()}, airflow rfr objects"
 
 
 def test_a_dead_deploy_s_lease_is_taken_by_its_token_and_by_no_other(objects: Path, rfr: Rfr) -> None:

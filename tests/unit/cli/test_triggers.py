@@ -304,8 +304,9 @@ def test_bytes_that_are_no_text_are_refused_in_a_sentence(lake: Lake, arguments:
     assert len(output.splitlines()) == 1
 
 
-def test_less_than_nothing_can_t_be_listed(rfr: Rfr) -> None:
-    assert "--limit: is no number of deliveries" in rfr("list", "--limit", "-1", code=1).err
+@pytest.mark.parametrize("words", [("triggers", "list"), ("connection", "history")])
+def test_less_than_nothing_can_t_be_listed(words: tuple[str, ...], command: Rfr) -> None:
+    assert "--limit: -1 is no number of rows" in command(*words, "--limit", "-1", code=1).err
 
 
 def test_changing_everything_takes_a_name(lake: Lake, rfr: Rfr) -> None:
