@@ -25,6 +25,7 @@ class ChangingApi(LoopbackServer):
     """Collections of records by path: those with ``updated_at`` from ``since`` to ``until``, five a page.
 
     :ivar newest_first: whether the newest record comes first, as in a feed
+    :ivar broken: paths of which every request is answered with 400
     :ivar asked: path and arguments of each request
     :ivar seconds: that an answer takes
     """
@@ -32,6 +33,7 @@ class ChangingApi(LoopbackServer):
     def __init__(self) -> None:
         self.collections: dict[str, dict[Any, dict[str, Any]]] = {}
         self.newest_first = False
+        self.broken: set[str] = set()
         self.asked: list[str] = []
         self.seconds = 0.0
         super().__init__()
@@ -42,6 +44,8 @@ class ChangingApi(LoopbackServer):
         self.asked.append(target)
         time.sleep(self.seconds)
         parts = urlsplit(target)
+        if parts.path in self.broken:
+            return 400, b"{}", {"Content-Type": "application/json"}
         content = json.dumps({"data": self.page(parts.path, dict(parse_qsl(parts.query)))}).encode()
         return 200, content, {"Content-Type": "application/json"}
 

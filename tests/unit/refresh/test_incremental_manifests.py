@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
+from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import read_state, write_state
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from tests.unit.messages import raises
@@ -80,6 +80,13 @@ class Synced(SyncedTable):
             assert self.state is not None and kept.of_source["lookback_window"] >= 1
             self.state["lookback_window"] = kept.of_source["lookback_window"]
         return figures
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Return the value of each row, by id."""
+        rows = self.rows()
+        assert len(rows) == len(dict(rows))
+        return dict(rows)
 
     def ours(self, end: str, mode: str = "merge", full: bool = False) -> RefreshFigures:
         return self.run(
@@ -196,6 +203,30 @@ def test_children_of_parents_that_did_not_change_are_not_asked_for(api: Changing
     kept = read_state(synced.table)
     assert kept is not None and kept.of_source is not None
     assert kept.of_source["parent_state"] == {"shops": {"updated_at": moment(300)}}
+
+
+def test_a_child_that_fails_leaves_the_state_of_its_parents(api: ChangingApi, tmp_path: Path) -> None:
+    filled(api)
+    synced = Synced(tmp_path, api, SUBSTREAMS["parents that changed"])
+    synced.sync(moment(200))
+    rows, before = synced.values, read_state(synced.table)
+    api.change("/shops", ["a", "b"], 300)
+    for shop in "ab":
+        api.change(f"/shops/{shop}", [f"{shop}1"], 301)
+    api.broken = {"/shops/b"}
+    with pytest.raises(RefreshFailedError, match="400"):
+        synced.ours(moment(400))
+    assert (synced.values, read_state(synced.table)) == (rows, before)
+    api.broken.clear()
+    api.taken()
+    synced.ours(moment(400))
+    assert {path.partition("?")[0] for path in api.taken()} == {"/shops/b"}
+    assert synced.values == {**rows, "a1": moment(301), "b1": moment(301)}
+    kept = read_state(synced.table)
+    assert kept is not None and kept.of_source is not None
+    assert kept.of_source["parent_state"] == {"shops": {"updated_at": moment(301)}}
+    _, state = synced.read_by_the_cdk(moment(400), synced.state)
+    assert without_duration(kept.of_source) == without_duration(state)
 
 
 def test_above_the_limit_of_partitions_there_is_one_state_as_with_the_cdk(

@@ -86,6 +86,36 @@ def test_a_sync_continues_each_slice_from_its_own_state(lake: Lake, stream: str,
     assert lake.table.metadata.current_snapshot_id == snapshot
 
 
+@pytest.mark.parametrize("stream", ["sliced", "paged"])
+def test_a_slice_that_fails_between_others_changes_nothing_and_is_alone_read_again(
+    lake: Lake, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.config = {"shops": ["a", "b", "c"]}
+    for number, shop in enumerate("abc"):
+        lake.give(number, 1, shop=shop)
+    lake.sync(stream)
+    rows, state = lake.rows(), lake.state
+    for number, shop in enumerate("abc", 10):
+        lake.give(number, 2, "new", shop=shop)
+    since = python_sources.since
+
+    def fails_for_b(shop: str, *more: Any) -> Any:
+        if shop == "b":
+            raise OSError("the network is away")
+        return since(shop, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(python_sources, "since", fails_for_b)
+        with pytest.raises(Exception, match="the network is away"):
+            lake.sync(stream)
+        assert {shop for shop, _, _ in ASKED} == {"a", "c"}
+    assert (lake.rows(), lake.state) == (rows, state)
+    lake.sync(stream)
+    assert {shop for shop, _, _ in ASKED} == {"b"}
+    assert lake.rows() == [*rows, (10, "new"), (11, "new"), (12, "new")]
+    assert lake.state == {f'{{"shop":"{shop}"}}': {"version": 2} for shop in "abc"}
+
+
 def test_a_slice_that_is_not_listed_any_more_keeps_its_state(lake: Lake) -> None:
     lake.config = {"shops": ["a", "b"]}
     lake.give(1, 1)
