@@ -465,7 +465,6 @@ def secret_values(*containers: Any) -> list[str]:
 
 def secrets_of(config: RefreshConfig) -> list[str]:
     """Return every secret value in the document: of the source, the catalog and the control store."""
-    lake, containers = config.lake, [config.source.secrets]
-    if config.store is not None:
-        containers.append(sorted(passwords_in(config.store.get_secret_value())))
-    return secret_values(*containers, secrets_in(lake.plain_properties()), lake.referred_secrets())
+    lake, store = config.lake, config.store
+    passwords = [] if store is None else sorted(passwords_in(store.get_secret_value()))
+    return secret_values(config.source.secrets, passwords, secrets_in(lake.plain_properties()), lake.referred_secrets())
