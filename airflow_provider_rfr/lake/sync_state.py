@@ -184,6 +184,12 @@ def _summary_with_state(metadata: TableMetadata) -> Mapping[str, str]:
     return summary if carries_state(summary) and summary.get(STATE_KEY) != NO_STATE[STATE_KEY] else {}
 
 
+def state_mark(metadata: TableMetadata) -> str | None:
+    """Return a text that differs for every other state, without reading a file; None without a state."""
+    content = _content_of(_summary_with_state(metadata))
+    return None if content is None else hashlib.sha256(content.encode()).hexdigest()
+
+
 def read_state(table: Table) -> SyncState | None:
     """Return the state of the table as it was loaded; None if it has none.
 

@@ -58,7 +58,7 @@ from airflow_provider_rfr.lake.schemas import (
     target_schema,
 )
 from airflow_provider_rfr.lake.side_files import SideFiles, side_files
-from airflow_provider_rfr.lake.sync_state import SyncState, has_lost_state, has_state, note_of, read_state
+from airflow_provider_rfr.lake.sync_state import SyncState, has_lost_state, has_state, note_of, read_state, state_mark
 from airflow_provider_rfr.lake.table_reader import TableReader, live_files
 
 if TYPE_CHECKING:
@@ -150,6 +150,11 @@ class TargetTable:
         :raises SyncStateError: it can't be read
         """
         return None if self._table is None else read_state(self._table)
+
+    @property
+    def state_mark(self) -> str | None:
+        """Return a text that differs for every other state of the table, also one that can't be read; None without."""
+        return None if self._table is None else state_mark(self._table.metadata)
 
     @property
     def has_state(self) -> bool:

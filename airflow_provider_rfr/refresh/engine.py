@@ -283,7 +283,7 @@ class Refresh:
 
     def _plan_sync(self, header: LedgerHeader | None) -> tuple[Fingerprints, str | None]:
         """Choose between the changes, a window and all records; return the fingerprints, and the digest of the state
-        that is continued.
+        that is continued, or that has to stay until a part is published.
 
         A full refresh that was begun is finished first, whichever kind of sync finds it.
         """
@@ -308,6 +308,8 @@ class Refresh:
                 self._check_columns(read.column.name)
         is_full = self._sync is None or self._sync.is_full
         self._prints = full if is_full else fingerprints_of(*definition, incremental=True, window=window)
+        if self._options.replace_where is not None:
+            return self._prints, self._target.state_mark
         return self._prints, None if state is None or window is not None else state.digest
 
     def _state_of(self, upstream: str | None) -> SyncState | None:

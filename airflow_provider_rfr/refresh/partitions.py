@@ -207,6 +207,25 @@ def check_gapless(pages: pa.Table, cursors: Mapping[int, Cursor]) -> None:
             )
 
 
+def check_complete(book: PartitionBook, cursors: Mapping[int, Cursor]) -> None:
+    """Check that every partition is complete, and that as many of its records are staged as were fetched.
+
+    :param cursors: of the staged pages
+    :raises ReconciliationError: one is not
+    """
+    unfinished = [n for n in range(len(book)) if n not in cursors or not cursors[n].complete]
+    if unfinished:
+        raise ReconciliationError(
+            f"{len(unfinished)} partitions are not complete, the first is {book.keys[unfinished[0]]}"
+        )
+    for ordinal, cursor in cursors.items():
+        if book.cursors[ordinal].records != cursor.records:
+            raise ReconciliationError(
+                f"partition {book.keys[ordinal]}: {book.cursors[ordinal].records} records were fetched,"
+                f" {cursor.records} are staged; nothing is published"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class LeftFile:
     """A whole file that no commit names.
@@ -394,6 +413,23 @@ def check_promises(pages: pa.Table, keys: Sequence[str], *, fail: bool) -> int:
         )
     _log.warning("%s; they are published anyway, because on_missing_records is warn", problem)
     return missing
+
+
+def warn_of_skipped(pages: pa.Table, keys: Sequence[str]) -> int:
+    """Warn of pages without records, whose errors were ignored, and return their number.
+
+    :param pages: live page rows
+    :param keys: of the partitions
+    """
+    skipped = pages.filter(pages["skipped"].is_valid())
+    if skipped.num_rows:
+        order = [("partition_ordinal", "ascending"), ("page", "ascending")]
+        first = skipped.sort_by(order).slice(0, 1).to_pylist()[0]
+        _log.warning(
+            "%s pages have no records, because their errors were ignored; the first is page %s of partition %s: %s",
+            *(skipped.num_rows, first["page"], keys[first["partition_ordinal"]], first["skipped"]),
+        )
+    return skipped.num_rows
 
 
 def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | None) -> None:

@@ -49,12 +49,14 @@ from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
 from airflow_provider_rfr.refresh.partitions import (
     PartitionBook,
     check_absent_fields,
+    check_complete,
     check_gapless,
     check_ignored_tokens,
     check_promises,
     cursors_of,
     last_tokens,
     live_pages,
+    warn_of_skipped,
 )
 from airflow_provider_rfr.refresh.publish_task import (
     KeySearch,
@@ -300,30 +302,11 @@ class Publisher:
         if table is not None:
             pages = live_pages(table, cursors)
             check_gapless(pages, cursors)
-            self.skipped = pages.num_rows - pages["skipped"].null_count
+            self.skipped = warn_of_skipped(pages, self.book.keys)
             span = pc.min_max(pages["fetched_at"])
             self.fetched = span["min"].as_py(), span["max"].as_py()
             self._check_announced(pages)
-        if self.skipped:
-            skipped = pages.filter(pages["skipped"].is_valid())
-            first = (
-                skipped.sort_by([("partition_ordinal", "ascending"), ("page", "ascending")]).slice(0, 1).to_pylist()[0]
-            )
-            _log.warning(
-                "%s pages have no records, because their errors were ignored; the first is page %s of partition %s: %s",
-                *(self.skipped, first["page"], self.book.keys[first["partition_ordinal"]], first["skipped"]),
-            )
-        unfinished = [n for n in range(len(self.book)) if n not in cursors or not cursors[n].complete]
-        if unfinished:
-            raise ReconciliationError(
-                f"{len(unfinished)} partitions are not complete, the first is {self.book.keys[unfinished[0]]}"
-            )
-        for ordinal, cursor in cursors.items():
-            if self.book.cursors[ordinal].records != cursor.records:
-                raise ReconciliationError(
-                    f"partition {self.book.keys[ordinal]}: {self.book.cursors[ordinal].records} records were fetched,"
-                    f" {cursor.records} are staged; nothing is published"
-                )
+        check_complete(self.book, cursors)
         return sum(cursor.records for cursor in cursors.values())
 
     def _check_announced(self, pages: pa.Table) -> None:
@@ -537,6 +520,7 @@ class Publisher:
         def commit() -> PublishOutcome:
             if (earlier := self._reload(header)) is not None:
                 return earlier
+            self._check_part(header, target)
             with naming(target.folder), self.target.side_files() as side:
                 publication = self.target.commit(
                     files,
@@ -561,6 +545,22 @@ class Publisher:
         # The snapshot that was loaded before the files were written may have expired.
         self.target.reload()
         return published_already(self.target, self.ledger.id, header)
+
+    def _check_part(self, header: LedgerHeader, target: FileTarget) -> None:
+        """Check that no sync came between the opening of a part and its publish.
+
+        It may have read newer versions of the part's rows, and no later sync reads them again.
+
+        :raises LedgerError: the table's state changed
+        """
+        if (where := self.config.options.replace_where) is None or self.target.state_mark == header.base_state:
+            return
+        target.discard()
+        raise LedgerError(
+            f"{self.target.name} was synced, rolled back or replaced while the rows of {where} were read, which may be"
+            " older than the table's now; the next attempt reads them again. If that takes longer than the time between"
+            " two syncs, pause the syncs until it is done"
+        )
 
     @staticmethod
     def _collect(target: FileTarget, committed_files: Sequence[StoredFile]) -> None:

@@ -270,7 +270,7 @@ def decide(
     """Choose the attempt's action for the newest generation.
 
     :param on_target: whether that generation is published on the target, whatever its header says
-    :param base_state: digest of the table's state that an incremental sync continues
+    :param base_state: digest of the table's state that an incremental sync continues, or beside which a part is read
     :param window: the only values of the cursor that are to be read
     """
     if header is None:
@@ -292,7 +292,7 @@ def decide(
         changed = f"generation {number} was opened for another kind of sync"
         if window and header.fixed_window:
             changed = f"generation {number} was opened for another window, {header.fixed_window}"
-        if base_state and header.base_state:
+        if options.replace_where or (base_state and header.base_state):
             changed = f"the table was rolled back, or synced by others, since generation {number} was opened"
         return _Decision(Opening.NEW, f"{changed}, so it is abandoned")
     if (why := _why_not_resumed(header, prints, options, now or datetime.now(timezone.utc), own)) is not None:

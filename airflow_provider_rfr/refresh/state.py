@@ -68,8 +68,8 @@ class LedgerHeader:
     :ivar paging: how the stream's pages follow each other, in words
     :ivar primary_key: its fields, with commas; None without one
     :ivar run_key: the run that holds the generation
-    :ivar base_state: digest of the table's state that an incremental sync continues; None for a full refresh, and for
-        a window
+    :ivar base_state: digest of the table's state that an incremental sync continues, or that the table had when a part
+        of it was opened; None for a full refresh of the whole table, and for a window
     :ivar mode: of the publish: ``append``, or ``merge`` by primary key; None for a replacement
     :ivar window_from: the least lower bound that an incremental sync asks for, frozen when it was opened, as a state
         writes values; None for a full refresh
@@ -146,7 +146,7 @@ class LedgerHeader:
     @property
     def is_incremental(self) -> bool:
         """Tell whether only changes are read, or those of a fixed window."""
-        return self.base_state is not None or self.fixed_window is not None
+        return self.fixed_window is not None or (self.base_state is not None and self.replace_where is None)
 
     @property
     def changed_nothing(self) -> bool:
