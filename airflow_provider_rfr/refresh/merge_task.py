@@ -60,6 +60,11 @@ def column_at(rows: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
     return pc.struct_field(column, list(path[1:])) if path[1:] else column
 
 
+def one_zero(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return the values with 0.0 for -0.0, which is sorted as equal and searched as another value."""
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
+
+
 @dataclass(frozen=True, slots=True)
 class KeyRules:
     """The columns that identify a row, and the cursor column, which orders its versions.
@@ -91,7 +96,7 @@ class KeyRules:
 
     def key_columns(self, rows: pa.Table) -> list[pa.Array]:
         """Return the columns of the key."""
-        return [storage_of(column_at(rows, path).combine_chunks()) for path in self.paths]
+        return [one_zero(storage_of(column_at(rows, path).combine_chunks())) for path in self.paths]
 
     def keys(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return a value for each row that is equal for equal keys alone, and that can be sorted; never null."""

@@ -17,13 +17,14 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from airflow_provider_rfr.exceptions import ReconciliationError
+from airflow_provider_rfr.exceptions import ReconciliationError, SchemaError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform, load_file
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import local_time_field
+from airflow_provider_rfr.numbers import EXACT_INTEGERS, json_text
 from airflow_provider_rfr.refresh.cursor_values import comparable
-from airflow_provider_rfr.refresh.merge_task import PLACE_COLUMN, KeyRules, Paths, column_at, write_index
+from airflow_provider_rfr.refresh.merge_task import PLACE_COLUMN, KeyRules, Paths, column_at, one_zero, write_index
 from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
@@ -31,6 +32,7 @@ from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
 _KEY_BYTES = 16
 _OLDEST = np.iinfo(np.int64).min
 _EXTRACTED_AT = "_rfr_extracted_at"
+_META = "_rfr_meta"
 _PAGE_COLUMNS = ("partition_ordinal", "partition_key", "chain", "page", "record_count", "fetched_at", "records")
 # Of JSON, which is in memory three times while it is typed; and of typed rows, which are compressed in a file.
 _MAX_BATCH_BYTES = 16 * 1024 * 1024
@@ -64,7 +66,7 @@ def _write_keys(
     """
     import pyarrow.compute as pc
 
-    columns = [pc.struct_field(table[path[0]], list(path[1:])) if path[1:] else table[path[0]] for path in key_columns]
+    columns = [one_zero(column_at(table, path)) for path in key_columns]
     is_integer = len(columns) == 1 and pa.types.is_integer(columns[0].type)
     keys = _integer_keys(columns[0]) if is_integer else _digests(columns)
     times = pc.fill_null(table[_EXTRACTED_AT].cast(pa.int64()), _OLDEST).to_numpy()
@@ -274,6 +276,7 @@ def run_publish_task(task: PublishTask) -> PublishResult:
     fields = FieldNames(task.schema)
     for pages, ordinals in task.source.batches():
         typed = _type_batch(task, pages, fields, task.max_offenders - len(offenders))
+        _check_double_keys(task, typed.table, pages)
         for ordinal, page in zip(ordinals, pages, strict=True):
             rows[ordinal] = rows.get(ordinal, 0) + page.record_count
         offenders += map(asdict, typed.offenders)
@@ -328,12 +331,8 @@ class _ChangeFinder:
             column = column_at(table, path)
             if column.null_count:
                 row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-                for page in pages:
-                    if row < page.record_count:
-                        place = f"partition {page.partition}, page {page.page}, record {row + 1}"
-                        self.found.without_key = f"{place}: {'.'.join(path)} is null"
-                        return
-                    row -= page.record_count
+                self.found.without_key = f"{_record_at(row, pages)}: {'.'.join(path)} is null"
+                return
 
     def _within(self, table: pa.Table, column: CursorColumn, start: int, end: int) -> pa.Table:
         """Return the rows of a window; a row without a cursor value is kept, as in every sync."""
@@ -362,6 +361,48 @@ class _ChangeFinder:
                 _write_keys(task.source.store, location, gone, task.key_columns, task.cursor)
             self.found.deletions.append(location)
         return kept
+
+
+def _record_at(row: int, pages: Sequence[LedgerPage]) -> str:
+    """Return the place of the record that a row of the pages is made of, as errors name it."""
+    for page in pages:
+        if row < page.record_count:
+            return f"partition {page.partition}, page {page.page}, record {row + 1}"
+        row -= page.record_count
+    raise IndexError(row)
+
+
+def _check_double_keys(task: PublishTask, table: pa.Table, pages: Sequence[LedgerPage]) -> None:
+    """Check that columns of doubles can tell the keys apart: else records with different keys would be one row.
+
+    :raises SchemaError: a number of a key is rounded, or so large that others of its size are
+    """
+    import pyarrow.compute as pc
+
+    for path in task.index.primary_key if task.index is not None else task.key_columns:
+        column, name = column_at(table, path), ".".join(path)
+        if not pa.types.is_floating(column.type):
+            continue
+        inexact = _rounded(table[_META], name)
+        large = pc.fill_null(pc.greater_equal(pc.abs(column), EXACT_INTEGERS), False).to_numpy()
+        for row in np.flatnonzero(large)[:1].tolist():
+            inexact.setdefault(row, f"is {json_text(column[row].as_py())}, and doubles from 2^53 on are rounded")
+        if inexact:
+            row = min(inexact)
+            raise SchemaError(
+                f"{_record_at(row, pages)}: {name} {inexact[row]}, so records with different keys might become one"
+                f" row; declare the key's column {name} as bigint, decimal or string; nothing was published"
+            )
+
+
+def _rounded(meta: pa.ChunkedArray, column: str) -> dict[int, str]:
+    """Return, by row, how a number of the column was rounded."""
+    rows: dict[int, str] = {}
+    for row in np.flatnonzero(meta.is_valid().to_numpy()).tolist():
+        for change in orjson.loads(meta[row].as_py())["changes"]:
+            if change["field"] == column and change["change"] == "ROUNDED":
+                rows[row] = f"was rounded ({change['reason']})"
+    return rows
 
 
 def _in_types_of(rows: pa.Table, task: PublishTask) -> pa.Table:

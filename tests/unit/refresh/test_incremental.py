@@ -13,8 +13,15 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SyncStateError, TypeMismatchError
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    PublishRefusedError,
+    SchemaError,
+    SyncStateError,
+    TypeMismatchError,
+)
 from airflow_provider_rfr.lake.sync_state import read_state, write_state
+from airflow_provider_rfr.numbers import LongNumber
 from airflow_provider_rfr.refresh import merge, merge_task, pages
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.engine import Refresh
@@ -36,7 +43,7 @@ class Shop(SyncedTable):
         self.config: dict[str, Any] = {}
         self.moved: list[dict[str, str]] = []
 
-    def change(self, number: int, at: float, value: str = "x", shop: str = "a", **more: Any) -> None:
+    def change(self, number: float, at: float, value: str = "x", shop: str = "a", **more: Any) -> None:
         """Add a version of a record to what the API gives."""
         RECORDS.append({"id": number, "updated_at": moment(at), "value": value, "shop": shop, **more})
 
@@ -443,6 +450,36 @@ def test_a_record_without_a_key_is_named(shop: Shop) -> None:
     with pytest.raises(PublishRefusedError, match=r"partition .*, page 1, record 2: id is null"):
         shop.sync()
     assert shop.rows() == [(0, "x"), (1, "x"), (2, "x")]
+
+
+@pytest.mark.parametrize("key", [2**53, -1e18, 1234567890123456769, LongNumber("0.1234567890123456789")])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_key_that_doubles_can_not_tell_apart_is_refused(shop: Shop, key: float, is_first: bool) -> None:
+    shop.config = {"columns": {"id": "double", "updated_at": "timestamp", "value": "string", "shop": "string"}}
+    for number in (2**53 - 1, 1 - 2**53, 0.5):
+        shop.change(number, 0)
+    if not is_first:
+        shop.sync()
+    shop.change(key, 10)
+    with raises(SchemaError):
+        shop.sync()
+    assert is_first or len(shop.rows()) == 3
+
+
+@pytest.mark.parametrize("key", ["id", ["id", "shop"]])
+def test_zeros_of_both_signs_are_one_key(shop: Shop, key: Any) -> None:
+    shop.config = {"key": key, "columns": {"id": "double"}}
+    for number, value in ((-0.0, "negative"), (1.5, "x")):
+        shop.change(number, 0, value)
+    shop.sync()
+    RECORDS.clear()
+    shop.change(0.0, 10, "positive")
+    assert counted(shop.sync()) == {"updated": 1}
+    RECORDS.clear()
+    shop.change(-0.0, 20, "negative")
+    shop.change(0.0, 21, "positive again")
+    assert counted(shop.sync()) == {"updated": 1, "older_versions": 1}
+    assert shop.rows() == [(0, "positive again"), (1.5, "x")]
 
 
 @pytest.mark.parametrize(("place", "error"), [(None, ConfigurationError), ({"code": None}, PublishRefusedError)])

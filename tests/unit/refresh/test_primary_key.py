@@ -127,6 +127,10 @@ def test_rows_without_a_key_are_all_kept(tmp_path: Path) -> None:
     assert search(companion(tmp_path, "one", [None, None, 1], [1, 2, 3])) == {}
 
 
+def test_zeros_of_both_signs_are_one_key(tmp_path: Path) -> None:
+    assert search(companion(tmp_path, "one", [0.0, 1.5, -0.0, -1.5], [1, 2, 3, 4])) == {"one": [0]}
+
+
 def test_no_duplicates_and_no_rows_are_no_trouble(tmp_path: Path) -> None:
     assert search(companion(tmp_path, "one", ["a", "b"], [1, 1])) == {}
     empty = companion(tmp_path, "none", pa.array([], pa.string()), [])
