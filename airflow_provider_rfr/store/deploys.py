@@ -145,6 +145,11 @@ def history(connection: Connection, project: str, limit: int = 50) -> tuple[Depl
     return _deploys(connection, _D.project == project, limit=limit)
 
 
+def deployed_projects(connection: Connection) -> tuple[str, ...]:
+    """Return the projects of which a deploy was begun, sorted by name."""
+    return tuple(connection.scalars(select(_D.project).distinct().order_by(_D.project)))
+
+
 def done_by(connection: Connection, project: str, actor: str) -> tuple[Deploy, ...]:
     """Return deploys that this actor has finished, the oldest first."""
     done = (_D.project == project, _D.actor == _stored(actor), _D.state == DeployState.DONE.value)

@@ -49,7 +49,7 @@ from airflow_provider_rfr.web.store_pages import (
     Webhooks,
     read_connections,
     read_in_lake,
-    read_project,
+    read_projects,
     read_webhooks,
 )
 
@@ -350,20 +350,21 @@ async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
 @_routes.get("/migrations", response_class=HTMLResponse)
 async def _migrations(request: Request, viewer: ViewerDep) -> Response:
     lakes: Lakes = request.app.state.lakes
-    project, (by_lake, problems) = await asyncio.gather(
-        lakes.shared(("project",), read_project, 2.0), lakes.each_lake("migrations", read_in_lake, PLAN_SECONDS)
+    read, (by_lake, problems) = await asyncio.gather(
+        lakes.shared(("projects",), read_projects, 2.0), lakes.each_lake("migrations", read_in_lake, PLAN_SECONDS)
     )
 
     def answer() -> Response:
         allowed = viewer.reads_assets
-        all_problems = [*project.problems_with("The control store"), *problems]
+        projects = (read.value or ()) if allowed else ()
+        all_problems = [*read.problems_with("The control store"), *problems]
         migrating = start_of("builtin_migration", viewer)
         return page(
             request,
             "migrations.html",
             is_allowed=allowed,
-            project=project.value if allowed else None,
-            has_store=project.value is not None or project.problem is not None,
+            projects=projects,
+            planned=next((project for project in projects if project.is_planned), None),
             lakes=by_lake if allowed else [],
             sees_all_dags=viewer.sees_all_dags,
             problems=viewer.sentences_of(all_problems) if allowed else (),

@@ -25,7 +25,7 @@ from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.engine import ControlStore, find_store
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL
+    from sqlalchemy import URL, Connection
 
     from airflow_provider_rfr.builtins.model import RecordedObject
     from airflow_provider_rfr.builtins.plan import Plan
@@ -283,12 +283,13 @@ def read_connections() -> Connections:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The project of built-in objects, as the control store has it: there is one, whatever lakes there are.
+    """A project of built-in objects that was deployed, as the control store has it, whatever lakes there are.
 
     :ivar steps: of the newest deploy
     :ivar garbage: tables that wait to be deleted
     """
 
+    name: str
     version: str | None
     revision: int
     objects: tuple[RecordedObject, ...]
@@ -296,10 +297,15 @@ class Project:
     steps: tuple[JournalStep, ...]
     garbage: tuple[str, ...]
 
+    @property
+    def is_planned(self) -> bool:
+        """Tell whether the page plans a deploy of it: that of the ready DAG's project."""
+        return self.name == PROJECT
+
 
 @dataclass(frozen=True, slots=True)
 class InLake:
-    """The state of the project in one lake.
+    """The state of the ready DAG's project in one lake.
 
     :ivar is_deployed: whether any of the objects that were deployed is there
     :ivar broken_views: name and reason
@@ -314,29 +320,36 @@ class InLake:
     problem: str | None
 
 
-def read_project() -> Project | None:
-    """Read the project from the control store; None if there is no control store yet."""
-    from airflow_provider_rfr.builtins.maintenance import read_recorded
-    from airflow_provider_rfr.store import deploys
+def read_projects() -> tuple[Project, ...]:
+    """Read the projects that were deployed, sorted by name; none if there is no control store yet."""
+    from airflow_provider_rfr.store.deploys import deployed_projects
 
     store = control_store()
     if store is None:
-        return None
+        return ()
     with store.read() as connection:
-        recorded = read_recorded(connection, PROJECT)
-        history = deploys.history(connection, PROJECT, _DEPLOYS)
-        return Project(
-            version=recorded.version,
-            revision=recorded.revision,
-            objects=recorded.objects,
-            deploys=history,
-            steps=deploys.steps_of(connection, history[0].deploy_id) if history else (),
-            garbage=tuple(retired.physical for retired in deploys.queued(connection, PROJECT)),
-        )
+        return tuple(_project(connection, name) for name in deployed_projects(connection))
+
+
+def _project(connection: Connection, name: str) -> Project:
+    from airflow_provider_rfr.builtins.maintenance import read_recorded
+    from airflow_provider_rfr.store import deploys
+
+    recorded = read_recorded(connection, name)
+    history = deploys.history(connection, name, _DEPLOYS)
+    return Project(
+        name=name,
+        version=recorded.version,
+        revision=recorded.revision,
+        objects=recorded.objects,
+        deploys=history,
+        steps=deploys.steps_of(connection, history[0].deploy_id),
+        garbage=tuple(retired.physical for retired in deploys.queued(connection, name)),
+    )
 
 
 def read_in_lake(lake: str) -> InLake | None:
-    """Read the state of the project in one lake; None if there is no control store yet.
+    """Read the state of the ready DAG's project in one lake; None if there is no control store yet.
 
     :param lake: id of the lake's connection
     """

@@ -444,6 +444,32 @@ def test_migrations_stay_quiet_until_a_project_has_deployed_once(
     assert "Nothing was deployed yet" not in text
 
 
+def test_every_project_is_shown_and_other_ones_than_the_ready_dag_s_by_name(
+    login: Login, pages: FastAPI, catalog: Catalog, store: ControlStore, tmp_path: Path
+) -> None:
+    def text() -> str:
+        for read in pages.state.lakes._reads.values():
+            read._pause = 0.0
+        return login("owner").get("/rfr/migrations").text
+
+    def deploy(**more: str) -> None:
+        hook = BuiltinsHook(lake_conn_id="rfr_lake_default", **more)
+        hook.apply(hook.plan(), sql=DuckEngine(catalog, tmp_path / "views"))
+
+    (tmp_path / "runs.yaml").write_text("kind: table\nname: ops.runs\ncolumns: [{name: id, type: bigint}]\n")
+    deploy(project="acme", objects=str(tmp_path / "runs.yaml"), version="1.0")
+    only = text()
+    assert "Nothing was deployed yet" not in only
+    assert "Objects of the project acme at version 1.0" in only
+    assert "airflow rfr objects plan --project acme" in only
+    assert "Plan for " not in only
+    deploy()
+    both = text()
+    assert re.findall("<h2>Last deploys of the project ([a-z]+)</h2>", both) == ["acme", "rfr"]
+    assert "airflow rfr objects plan --project" not in both
+    assert "Plan for rfr_lake_default" in both
+
+
 def test_reading_migrations_again_and_again_leaves_nothing_open(catalog: Catalog, store: ControlStore) -> None:
     def open_files() -> int:
         gc.collect()
