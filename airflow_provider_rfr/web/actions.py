@@ -8,6 +8,7 @@ allows it, and the DAG has the param that it needs.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,10 +25,13 @@ from sqlalchemy import func, select
 from airflow_provider_rfr.hooks.lake import LakeHook
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from airflow_provider_rfr.refresh.state import LedgerHeader, TableStatus
     from airflow_provider_rfr.web.access import Viewer
     from airflow_provider_rfr.web.store_pages import EndpointView
 
+_log = logging.getLogger(__name__)
 _UNFINISHED: Final = frozenset(
     {"scheduled", "queued", "running", "deferred", "restarting", "up_for_retry", "up_for_reschedule"}
 )
@@ -87,14 +91,13 @@ class DagFacts:
 
     @classmethod
     def read(cls, dag_id: str) -> DagFacts | None:
-        """Read the facts; None if the DAG is gone."""
+        """Read the facts; None if the DAG is gone or can't be read."""
         with create_session() as session:
             model = session.scalar(select(DagModel).where(DagModel.dag_id == dag_id, ~DagModel.is_stale))
-            dag = None if model is None else SerializedDagModel.get_dag(dag_id, session=session)
-            if model is None or dag is None:
+            schemas = None if model is None else _schemas_of(dag_id, session)
+            if model is None or schemas is None:
                 return None
             query = select(func.count()).where(DagRun.dag_id == dag_id, DagRun.state.in_(("queued", "running")))
-            schemas = {name: dag.params.get_param(name).schema for name in dag.params}
             return cls(dag_id=dag_id, is_paused=bool(model.is_paused), schemas=schemas, busy=session.scalar(query) or 0)
 
     def takes(self, values: Mapping[str, Any]) -> bool:
@@ -126,6 +129,16 @@ class DagFacts:
             path=path,
             **more,
         )
+
+
+def _schemas_of(dag_id: str, session: Session) -> dict[str, Mapping[str, Any]] | None:
+    """Return the JSON schema of each param; None for a DAG that is gone or can't be read."""
+    try:
+        dag = SerializedDagModel.get_dag(dag_id, session=session)
+        return None if dag is None else {name: dag.params.get_param(name).schema for name in dag.params}
+    except Exception as error:  # noqa: BLE001 - of code of DAGs, such as a timetable whose plugin is gone
+        _log.warning("the DAG %s can't be read, so the pages offer no action on it (%r)", dag_id, error)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

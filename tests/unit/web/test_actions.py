@@ -12,6 +12,7 @@ import pytest
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
@@ -168,6 +169,21 @@ def test_a_run_or_a_dag_that_is_gone_can_not_be_repeated(shop: TestClient, catal
     with create_session() as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == "shop"))
     assert offered(shop, REFRESH) == {}
+
+
+def test_a_dag_that_can_not_be_read_has_no_buttons_and_its_refresh_is_shown(
+    shop: TestClient, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreadable(*_args: object, **_values: object) -> None:
+        raise ValueError("its timetable is not registered")
+
+    published(begun(catalog, "raw.orders", **TASK))
+    set_task("success")
+    monkeypatch.setattr(SerializedDagModel, "get_dag", unreadable)
+    answer = shop.get(REFRESH)
+    assert (answer.status_code, "raw.orders" in answer.text) == (200, True)
+    assert offered(shop, REFRESH) == {}
+    assert "the DAG shop can't be read, so the pages offer no action on it" in caplog.text
 
 
 def status(catalog: Catalog, **labels: Any) -> TableStatus:
