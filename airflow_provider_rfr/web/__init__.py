@@ -183,6 +183,7 @@ _FILES: Final = {
     "menu.svg": "image/svg+xml",
     "menu-dark.svg": "image/svg+xml",
 }
+_FOREIGN_SESSION: Final = "Invalid JWT token"
 _NO_REFRESH: Final = "There is no such refresh, or you may not see it."
 _routes: Final = APIRouter()
 
@@ -208,11 +209,12 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 async def _explained(request: Request, error: Any) -> Response:
     """Return an error as a page, because it is shown in a frame."""
-    is_stranger = error.status_code == 401
+    # Airflow's answer to a session that another secret signed, as after a change of [api_auth] jwt_secret.
+    is_stranger = error.status_code == 401 or error.detail == _FOREIGN_SESSION
     answer = page(
         request,
         "error.html",
-        error.status_code,
+        401 if is_stranger else error.status_code,
         message="You are not logged in to Airflow." if is_stranger else str(error.detail),
         is_passing=error.status_code == 503,
         login=addresses_of(request).login(request) if is_stranger else "",

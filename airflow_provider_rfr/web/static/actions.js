@@ -34,7 +34,9 @@ async function reasonOf(answer) {
 }
 
 async function explain(answer) {
-  if (answer.status === 401) {
+  const reason = await reasonOf(answer);
+  // The latter of a session that another secret signed.
+  if (answer.status === 401 || (answer.status === 403 && reason === "Invalid JWT token")) {
     refuse("You are logged out, so nothing was done. ");
     const login = document.createElement("a");
     login.className = "airflow";
@@ -43,7 +45,6 @@ async function explain(answer) {
     problem.append(login);
     return;
   }
-  const reason = await reasonOf(answer);
   const said = reason ? ` Airflow says: ${reason}` : "";
   const sentences = {
     403: "You do not have the right to this, so nothing was done.",

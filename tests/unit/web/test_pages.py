@@ -56,6 +56,14 @@ def test_every_page_asks_who_is_there_and_leads_to_the_login(login: Login) -> No
         assert (quote(back, safe="") if AIRFLOW_V_3_2_PLUS else back) in onward.headers["location"]
 
 
+def test_a_session_that_another_secret_signed_leads_to_the_login(login: Login) -> None:
+    owner = login("owner")
+    owner.headers["Authorization"] = owner.headers["Authorization"][:-4] + "AAAA"
+    answer = owner.get("/rfr/")
+    assert answer.status_code == 401
+    assert ">Log in</a>" in answer.text
+
+
 def test_the_files_of_the_pages_are_sent_to_everybody_and_nothing_else_is(login: Login) -> None:
     stranger = login("")
     assert stranger.get("/rfr/static/rfr.css").headers["content-type"].startswith("text/css")

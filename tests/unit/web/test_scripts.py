@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,16 +14,24 @@ import airflow_provider_rfr.web
 from tests.soon import PATIENCE
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.test
 STATIC = Path(airflow_provider_rfr.web.__file__).parent / "static"
 PAGE = """<!doctype html><title>Page</title><script src="/rfr/static/rfr.js"></script>
+<script src="/rfr/static/actions.js" type="module"></script>
 <p id="lost" hidden></p><div id="tip" hidden></div><div id="live" data-live="yes">
 <button id="do-pause-1" type="button">Pause</button><button id="do-pause-2" type="button">Pause</button>
 <code>one</code><button type="button" data-copy="one">Copy</button>
 <code>two</code><button type="button" data-copy="two">Copy</button>
-<a href="/dags/alter" data-row="1">Alter</a><a href="/dags/alter" data-row="2">Alter</a></div>"""
+<a href="/dags/alter" data-row="1">Alter</a><a href="/dags/alter" data-row="2">Alter</a>
+<button id="do-stop" type="button" data-request='{}'>Stop</button></div>{}"""
+REQUEST = {"effect": "", "done": "", "method": "PATCH", "url": "/api/v2/task", "body": {}, "isNewRun": False}
+DIALOG = (STATIC.parent / "templates" / "dialog.html").read_text().replace("{{ addresses.api() }}", "/api/v2")
+
+
+def _fulfill(route: Route, **answer: Any) -> None:
+    route.fulfill(**answer)
 
 
 @pytest.fixture
@@ -30,9 +40,11 @@ def page(chromium: Browser) -> Iterator[Page]:
     context = chromium.new_context()
     context.set_default_timeout(PATIENCE * 1000)
     page = context.new_page()
-    page.route("**/rfr/", lambda route: route.fulfill(body=PAGE, content_type="text/html"))
-    script = STATIC / "rfr.js"
-    page.route("**/rfr.js", lambda route: route.fulfill(path=script, content_type="text/javascript"))
+    body = PAGE.format(json.dumps(REQUEST), DIALOG)
+    page.route("**/rfr/", partial(_fulfill, body=body, content_type="text/html"))
+    for name in ("rfr.js", "actions.js"):
+        script = (STATIC / name).read_text()
+        page.route(f"**/{name}", partial(_fulfill, body=script, content_type="text/javascript"))
     page.goto("http://localhost/rfr/")
     yield page
     context.close()
@@ -44,3 +56,22 @@ def test_the_focus_stays_in_its_row_when_the_page_is_loaded_anew(page: Page, cho
     page.evaluate("document.activeElement.dataset.old = 'yes'")
     page.evaluate("refresh()")
     assert page.evaluate(f'document.activeElement.matches("{chosen}:not([data-old])")')
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "said"),
+    [
+        (401, "Token Expired", "You are logged out, so nothing was done. Log in"),
+        (403, "Invalid JWT token", "You are logged out, so nothing was done. Log in"),
+        (403, "Forbidden", "You do not have the right to this, so nothing was done."),
+    ],
+)
+def test_a_refused_request_tells_who_is_logged_out_from_who_has_no_right(
+    page: Page, status: int, detail: str, said: str
+) -> None:
+    page.route("**/api/v2/task", partial(_fulfill, status=status, json={"detail": detail}))
+    page.locator("#do-stop").click()
+    page.locator("#action-confirm").click()
+    problem = page.locator("#action-problem")
+    problem.wait_for()
+    assert problem.inner_text() == said
