@@ -21,12 +21,13 @@ from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, has_result, is_pending, table_names
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers, configured_hosts
+from airflow_provider_rfr.operators._outcome import final_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from airflow_provider_rfr.store.engine import ControlStore
-    from airflow_provider_rfr.webhooks.operations import DeadLetter, FailedDelivery
+    from airflow_provider_rfr.webhooks.operations import DeadLetter, DeliverySummary, FailedDelivery
 
 
 log = logging.getLogger(__name__)
@@ -131,6 +132,15 @@ class CommitWebhookOperator(BaseOperator):
             self._hook.stop()
 
     def _deliver(self, before: Mapping[str, int]) -> dict[str, int]:
+        with final_errors(self.log.error):
+            hook, counts, summary = self._send(before)
+        if self.wait and summary.next_due is not None and not self._is_killed:
+            self._pause_until(summary.next_due, counts)
+        hook.raise_unread()
+        return {**counts, "pending": summary.pending}
+
+    def _send(self, before: Mapping[str, int]) -> tuple[WebhookHook, dict[str, int], DeliverySummary]:
+        """Enqueue, send what is due, and notify; return the counts with those of before."""
         _check_start(self.start_from)
         triggers = self._block or self.triggers_file or ""
         hook = self._hook = WebhookHook(triggers, self.lake_conn_id, self.control_store_conn_id, task=self)
@@ -158,10 +168,7 @@ class CommitWebhookOperator(BaseOperator):
         self._raise_failed(summary.problems, dead)
         if errors:
             raise DeliveryError(f"on_dead raised {'; '.join(errors[:_MOST_SHOWN])}; it is called again")
-        if self.wait and summary.next_due is not None and not self._is_killed:
-            self._pause_until(summary.next_due, counts)
-        hook.raise_unread()
-        return {**counts, "pending": summary.pending}
+        return hook, counts, summary
 
     def _raise_failed(self, problems: Sequence[FailedDelivery], dead: Sequence[DeadLetter]) -> None:
         """Fail for blocking deliveries, for wrong settings, and with ``fail_on_dead`` for dead letters."""
@@ -217,7 +224,8 @@ class WebhookOperationOperator(BaseOperator):
         in a DAG with ``render_template_as_native_obj``. The fields themselves are not rendered: what looks like
         Airflow's templates in them is the webhook's. What is given to a form is stored by Airflow in plain text, so use
         ``connection`` rather than ``url`` and ``headers``
-    :raises AirflowFailException: the tried endpoint does not take the event
+    :raises AirflowFailException: the tried endpoint does not take the event, nothing was ever due to what is named, or
+        a delivery that is named by its id can't be changed; the others are
     """
 
     template_fields: Sequence[str] = (
@@ -252,7 +260,10 @@ class WebhookOperationOperator(BaseOperator):
             _check_action(action)
 
     def execute(self, context: Context) -> Any:
-        from airflow_provider_rfr.store.deliveries import Selection, parts_of
+        with final_errors(self.log.error):
+            return self._operate()
+
+    def _operate(self) -> Any:
         from airflow_provider_rfr.webhooks import operations
 
         _check_action(self.action)
@@ -265,14 +276,28 @@ class WebhookOperationOperator(BaseOperator):
                 raise ConfigurationError("trigger", "no endpoint is named", "name target and trigger")
             switch = operations.pause if self.action == "pause" else operations.resume
             return switch(store, [operations.endpoint_named(store, lake, self.target, self.trigger)])
+        return self._change(store, lake)
+
+    def _change(self, store: ControlStore, lake: str) -> list[str]:
+        """Replay or cancel what is named, and return the ids."""
+        from airflow_provider_rfr.store.deliveries import Selection, parts_of
+        from airflow_provider_rfr.webhooks import operations
+
         ids = [self.delivery_ids] if isinstance(self.delivery_ids, str) else list(self.delivery_ids)
         if not (ids or self.target or self.trigger):
             raise ConfigurationError("delivery_ids", "nothing is named", "give delivery_ids, target or trigger")
+        operations.known_endpoints(store, lake, self.target or None, self.trigger or None)
         change: Callable[[ControlStore, Selection], list[str]]
         change = operations.replay if self.action == "replay" else operations.cancel
         trigger, block = parts_of(self.trigger) if self.trigger else (None, None)
         tables = (self.target,) if self.target else ()
-        return change(store, Selection(lake=lake, tables=tables, trigger=trigger, block=block, ids=ids))
+        changed = change(store, Selection(lake=lake, tables=tables, trigger=trigger, block=block, ids=ids))
+        left = [delivery_id for delivery_id in ids if delivery_id not in changed]
+        refused = operations.why_not_changed(store, lake, left, is_replay=self.action == "replay")
+        if refused:
+            self.log.info("%s: done for %s", self.action, ", ".join(changed) or "none")
+            raise ConfigurationError("delivery_ids", "; ".join(f"{name}: {reason}" for name, reason in refused.items()))
+        return changed
 
     def _test_fire(self) -> dict[str, Any]:
         from airflow_provider_rfr.webhooks import operations

@@ -6,7 +6,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
 
-from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Receiver
@@ -89,9 +89,9 @@ def test_the_fields_of_a_tried_endpoint_are_nothing_that_airflow_shows() -> None
 
 
 def test_an_endpoint_that_is_wrong_is_refused(lake: Lake) -> None:
-    with raises(TriggerConfigError):
+    with raises(AirflowFailException):
         operate("test_fire", endpoint={"url": "ftp://x", "payload": {}})
-    with raises(ConfigurationError):
+    with raises(AirflowFailException):
         operate("test_fire")
 
 
@@ -101,9 +101,30 @@ def test_an_endpoint_that_is_wrong_is_refused(lake: Lake) -> None:
         ({"action": "replay"}, "give delivery_ids, target or trigger"),
         ({"action": "pause", "target": "raw.orders"}, "name target and trigger"),
         ({"action": "resume", "target": "raw.orders", "trigger": "nobody"}, "nothing was ever due for raw.orders"),
-        ({"action": "fire"}, "'fire' is unknown; one of replay"),
+        ({"action": "replay", "target": "raw.typo"}, "nothing was ever due for raw.typo"),
+        ({"action": "cancel", "trigger": "typo"}, "nothing was ever due to 'typo'"),
+        ({"action": "cancel", "delivery_ids": "typo"}, "typo: there is no such delivery"),
     ],
 )
 def test_what_is_not_named_is_not_done(lake: Lake, arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(AirflowFailException, match=told):
         operate(**arguments)
+
+
+def test_an_unknown_action_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'fire' is unknown; one of replay"):
+        operate("fire")
+
+
+def test_deliveries_that_can_not_be_changed_fail_the_task_and_the_others_are_changed(
+    lake: Lake, receiver: Receiver
+) -> None:
+    receiver.answer = lambda request: (400, b"")
+    dead = delivery_id(lake.publish("raw.orders"), "shop/hook")
+    deliver(receiver)
+    with raises(AirflowFailException):
+        operate("replay", delivery_ids=[dead, "typo"])
+    receiver.answer = lambda request: (200, b"")
+    assert deliver(receiver)["delivered"] == 1
+    with raises(AirflowFailException):
+        operate("cancel", delivery_ids=dead)

@@ -361,7 +361,7 @@ def test_two_blocks_that_can_t_be_told_apart_are_refused_naming_both_places(lake
     teams = [{"name": "hooks", "config": unnamed(receiver, team)} for team in ("a", "b")]
     in_dag("team_a", teams[0]).execute({})
     lake.publish("raw.orders")
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(AirflowFailException) as refused:
         in_dag("team_b", teams[1]).execute({})
     places = "task deliver of DAG team_b and task deliver of DAG team_a both have a block hooks"
     assert [text for text in (places, "trigger0", "name: ") if text not in str(refused.value)] == []
@@ -439,7 +439,7 @@ def test_a_retention_that_is_no_number_of_days_is_refused_before_anything_is_sen
     commit: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_RETENTION_DAYS", text)
-    with raises(ConfigurationError):
+    with raises(AirflowFailException):
         operator(block(receiver)).execute({})
     assert receiver.requests == []
 
