@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, RfrError
+from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.store.engine import instant
 from airflow_provider_rfr.text import printable, well_formed
 from airflow_provider_rfr.timeouts import within
@@ -237,9 +238,12 @@ def plain(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def tell(error: RfrError) -> None:
-    """Print an error on standard error; it may have a line for each problem."""
-    print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
+def tell(error: RfrError, secrets: Sequence[str] = ()) -> None:
+    """Print an error on standard error; it may have a line for each problem.
+
+    :param secrets: values that it may repeat, and that are not printed
+    """
+    print("\n".join(map(plain, redact(str(error), secrets).splitlines())), file=sys.stderr)
 
 
 def say(text: str) -> None:

@@ -563,7 +563,9 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Chec
     from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
     from airflow_provider_rfr.hooks.api import settings_of
     from airflow_provider_rfr.hooks.dag_arguments import file_folders
+    from airflow_provider_rfr.http.redaction import redact
     from airflow_provider_rfr.operators.arguments import pending_arguments, shipped_source, stream_names
+    from airflow_provider_rfr.refresh.config import secret_values
 
     if pending := pending_arguments(task, "api_conn_id", "streams", "source"):
         templates = f"{', '.join(pending)} {'is a template' if len(pending) == 1 else 'are templates'}"
@@ -576,9 +578,12 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Chec
         return
     mask_secrets(settings.secrets.values())
     source = settings.completed(shipped_source(task.source, file_folders(task)))
+    secrets = secret_values(source["secrets"])
     for stream in stream_names(task.streams):
         check = f"{name}, stream {stream}"
-        yield from _checked(check, _remedy_of_page(task, stream), _first_page(check, source, stream, task))
+        for result in _checked(check, _remedy_of_page(task, stream), _first_page(check, source, stream, task)):
+            # What a source raises may repeat what it was sent.
+            yield replace(result, detail=redact(result.detail, secrets), remedy=redact(result.remedy, secrets))
 
 
 def _remedy_of_page(task: ResumableFullRefreshOperator, stream: str = "") -> str:

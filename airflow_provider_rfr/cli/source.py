@@ -6,12 +6,13 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.cli.common import command, config_of, plain, print_data, print_schema
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.cli.common import command, config_of, plain, print_data, print_schema, tell
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.numbers import dumps
 
 if TYPE_CHECKING:
@@ -21,8 +22,21 @@ _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
 
 @command
-def read(args: Namespace) -> None:
-    """Print the records of a stream as JSON Lines, and log its state."""
+def read(args: Namespace) -> int:
+    """Print the records of a stream as JSON Lines, and log its state; errors have no secret of the connection."""
+    from airflow_provider_rfr.refresh.config import secret_values
+
+    source = source_of(args.file, args)
+    secrets = secret_values(source["secrets"])
+    try:
+        _read(source, secrets, args)
+    except RfrError as error:
+        tell(error, secrets)
+        return 1
+    return 0
+
+
+def _read(source: Mapping[str, Any], secrets: Sequence[str], args: Namespace) -> None:
     from airflow_provider_rfr.hooks.api import keep_rotated_tokens
     from airflow_provider_rfr.streams.core import LogMessage
     from airflow_provider_rfr.streams.loader import load_stream
@@ -34,7 +48,7 @@ def read(args: Namespace) -> None:
     # Before a request, so that a file that can't be written costs none.
     _keep(states, args)
     keep_rotated_tokens()
-    stream = load_stream(source_of(args.file, args), args.stream)
+    stream = load_stream(source, args.stream)
     for message in read_streams([stream], state_manager=states):
         if isinstance(message, RecordMessage):
             if records == args.limit:
@@ -48,7 +62,7 @@ def read(args: Namespace) -> None:
             if records == args.limit:
                 break
         elif isinstance(message, LogMessage):
-            print(plain(f"{message.level}: {message.message}"), file=sys.stderr)
+            print(plain(redact(f"{message.level}: {message.message}", secrets)), file=sys.stderr)
     state = dumps(states.get_stream_state(stream.name, stream.namespace)).decode()
     # Outside of texts, JSON has ASCII only.
     escaped = _NOT_ASCII.sub(lambda characters: json.dumps(characters[0])[1:-1], state)

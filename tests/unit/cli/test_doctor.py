@@ -686,16 +686,24 @@ def test_a_stream_that_can_not_be_read_hinders_no_other(
     check_messages(details(capsys))
 
 
-def test_what_a_source_s_class_raises_may_hold_a_secret_and_is_not_repeated(dags: Path, miss: Miss) -> None:
+@pytest.mark.parametrize(
+    ("raised", "detail"),
+    [("ValueError(self.token)", "it failed with ValueError"), ("SourceError(f'not {self.token}')", "not ***")],
+)
+def test_what_a_source_s_class_raises_may_hold_a_secret_and_is_not_repeated(
+    raised: str, detail: str, dags: Path, miss: Miss
+) -> None:
+    sys.modules.pop("doctors_source", None)
     (dags / "doctors_source.py").write_text(
-        "from airflow_provider_rfr.streams import Stream\n\n"
+        "from airflow_provider_rfr.exceptions import SourceError\nfrom airflow_provider_rfr.streams import Stream\n\n"
         "class Leaky(Stream):\n"
         "    def __init__(self, config):\n        self.token = config['token']\n\n"
-        "    def read_records(self, stream_slice=None, stream_state=None):\n        raise ValueError(self.token)\n"
+        "    def read_records(self, stream_slice=None, stream_state=None):\n"
+        f"        raise {raised}\n"
     )
     refresh_dag(dags, source={"class": "doctors_source:Leaky"}, streams=["leaky"])
     found = miss("--dag", "load_shop")
-    assert (found["check"], found["detail"]) == ("task load, stream leaky", "it failed with ValueError")
+    assert (found["check"], found["detail"]) == ("task load, stream leaky", detail)
 
 
 def test_a_page_that_does_not_come_is_not_waited_for_for_ever(

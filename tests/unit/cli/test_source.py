@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.streams.read import ConnectorStateManager
@@ -221,6 +222,18 @@ def test_records_and_state_are_json_in_every_terminal(
     state = capsys.readouterr().err.splitlines()[-1].partition("state: ")[2]
     assert state.isascii()
     assert json.loads(state) == {"name": row["name"]}
+
+
+def test_what_a_source_raises_has_no_secret_of_the_connection(monkeypatch: pytest.MonkeyPatch, command: Rfr) -> None:
+    def refuse(*_: object) -> None:
+        raise SourceError(f"the API does not take the key {KEY}")
+
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "rfr_api", "password": KEY}))
+    monkeypatch.setattr(python_sources, "since", refuse)
+    source = f"{python_sources.__name__}:Sliced"
+    told = command("source", "read", source, "sliced", "--api-conn-id", "shop", code=1).err
+    assert "the API does not take the key" in told
+    assert KEY not in told
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path: Path, command: Rfr) -> None:
