@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ from airflow_provider_rfr.cli.common import command, plain, print_data
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem
 
+_CONNECTIONS: Final = "connections.yaml"
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 _PACKAGE: Final = Path(__file__).parents[1]
 _SAMPLE: Final = {"conn_type": "rfr_api", "host": "http://127.0.0.1:8091", "password": "any-key"}
@@ -128,7 +131,7 @@ def _common_files(
     return {
         f"{name}.py": _rendered("dag.py", values),
         "triggers.yaml": _rendered("triggers.yaml", values),
-        "connections.yaml": _rendered("connections.yaml", values),
+        _CONNECTIONS: _rendered(_CONNECTIONS, values),
     }
 
 
@@ -174,7 +177,9 @@ def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, files.values(), strict=True):
-            with path.open("x", encoding="utf-8") as file:
+            # For its owner alone where secrets are going to be written.
+            mode = 0o600 if path.name == _CONNECTIONS else 0o666
+            with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
                 file.write(text)
     except OSError as error:
         raise ConfigurationError(

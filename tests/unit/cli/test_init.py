@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,16 @@ def test_without_a_folder_it_writes_into_the_dag_folder(
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
     command("init")
     assert names(tmp_path / "dags") == WRITTEN
+
+
+def test_only_the_owner_reads_the_connections(command: Rfr, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        command("init", tmp_path / "dags")
+    finally:
+        os.umask(before)
+    rights = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "dags").iterdir()}
+    assert (rights.pop("connections.yaml"), set(rights.values())) == (0o600, {0o644})
 
 
 def test_scripts_get_files_and_commands_as_json(command: Rfr, tmp_path: Path) -> None:
