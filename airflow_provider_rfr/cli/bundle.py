@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -22,11 +23,12 @@ def bundle(args: Namespace) -> None:
     task = _task(args.dag, args.task)
     secrets = write_bundle(task, args.out, args.secret_files)
     package, application, document = (args.out / name for name in (PACKAGE, APPLICATION, DOCUMENT))
-    submit = f"spark-submit --py-files {package} {application} --config {document}"
+    submit = shlex.join(map(str, ("spark-submit", "--py-files", package, application, "--config", document)))
     if print_data({"folder": args.out, "submit": submit, "secrets": [asdict(secret) for secret in secrets]}, args):
         return
     say(f"{args.out} has {DOCUMENT}, {APPLICATION} and {PACKAGE}, without secrets")
-    say(f"submit: {submit}")
+    # As it is: it is pasted.
+    print(f"submit: {submit}")
     for secret in secrets:
         kind = "environment variable" if secret.kind == "env" else "file"
         say(f"the driver needs the {kind} {secret.name}: {', '.join(secret.fields)} (connection {secret.conn_id})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -164,9 +165,20 @@ def test_the_command_says_how_the_bundle_is_submitted_and_what_its_job_needs(
         "refresh.py",
         "run.json",
     ]
+    spaced = f"{tmp_path}/two  blanks"
+    submit = command("bundle", spaced, "--dag", "one").out.splitlines()[1].removeprefix("submit: ")
+    words = ["spark-submit", "--py-files", f"{spaced}/airflow_provider_rfr.zip", f"{spaced}/refresh.py"]
+    assert shlex.split(submit) == [*words, "--config", f"{spaced}/run.json"]
     content = command("bundle", tmp_path / "out", "--dag", "two", "--task", "first", "--json").json
     assert [secret["name"] for secret in content["secrets"]] == ["RFR_SHOP_PASSWORD"]
     assert json.loads((tmp_path / "out" / "run.json").read_text())["target"] == "raw.first"
+
+
+def test_a_folder_that_can_not_be_made_is_told_in_a_line(dags: Path, tmp_path: Path, command: Rfr) -> None:
+    (tmp_path / "file").touch()
+    told = command("bundle", tmp_path / "file" / "out", "--dag", "one", code=1).err
+    assert "Traceback" not in told
+    assert told.splitlines()[-1] == f"{tmp_path}/file/out can't be read or written: Not a directory"
 
 
 @pytest.mark.parametrize(
