@@ -248,6 +248,7 @@ class RefreshMaterializedViewOperator(SparkApplicationOperator):
                 project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=self.control_store_conn_id
             )
             names = [self.views] if isinstance(self.views, str) else list(self.views)
+            names = [name for name in names if name.strip()]
             due = hook.due_views(names)
             if not self.force and not any(due.values()):
                 self.log.info("Nothing came since the rows were computed: %s", ", ".join(due) or "none is deployed")

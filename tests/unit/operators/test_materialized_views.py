@@ -157,6 +157,8 @@ def test_spark_is_submitted_only_if_something_came_or_somebody_insists(
     documents = submitted(task, monkeypatch)
     assert task.execute({}) == {"ops.daily": {"name": "ops.daily", "state": "unchanged"}}
     assert not documents
+    blank = operator(views="")
+    assert blank.execute({}) == operator(views=["ops.daily", " "]).execute({}) == task.execute({})
     forced = operator(force=True)
     documents_of_forced = submitted(forced, monkeypatch)
     forced.execute({})
