@@ -93,19 +93,18 @@ _ARG_DRY_RUN = _switch("--dry-run", "Only print what would be done")
 
 _ARG_PATH = _file("path", "A triggers block, YAML or JSON", metavar="PATH")
 _ARG_TARGET = _repeated("--target", "TABLE", "namespace.table", "all tables")
-_SELECTED = (
-    _ARG_TARGET,
-    Arg(("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME (default: all endpoints)"),
-    Arg(
-        ("--state",),
-        choices=("pending", "delivered", "dead", "cancelled", "merged"),
-        help="Only deliveries in this state (default: any)",
-    ),
+_ARG_TRIGGER = Arg(
+    ("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME (default: all endpoints)"
 )
-_SELECTION = (
-    Arg(("delivery_id",), nargs="*", metavar="ID", help="Ids of deliveries (default: all that the options select)"),
-    *_SELECTED,
+_ARG_IDS = Arg(
+    ("delivery_id",), nargs="*", metavar="ID", help="Ids of deliveries (default: all that the options select)"
 )
+
+
+def _state_of(*states: str, default: str) -> Arg:
+    return Arg(("--state",), choices=states, help=f"Only deliveries in this state (default: {default})")
+
+
 _ARG_ENDPOINT = Arg(("trigger",), metavar="NAME", help="Name of the endpoint, or BLOCK/NAME")
 _ENDPOINT = (Arg(("target",), metavar="TABLE", help="namespace.table"), _ARG_ENDPOINT)
 
@@ -143,18 +142,33 @@ _TRIGGERS = (
         ),
         example="triggers.yaml --target raw.orders",
     ),
-    _delivery(
+    _triggers(
         "test-fire",
         "Send an invented event to one endpoint",
         *(_ARG_PATH, _ARG_ENDPOINT),
         example="triggers.yaml startDownstream",
     ),
-    _delivery("list", "Show deliveries", *_SELECTED, _ARG_LIMIT, function="list_deliveries", example="--state dead"),
-    _delivery("replay", "Send deliveries again, under the same ids", *_SELECTION, example="--trigger startDownstream"),
+    _delivery(
+        "list",
+        "Show deliveries",
+        *(_ARG_TARGET, _ARG_TRIGGER),
+        _state_of("pending", "delivered", "dead", "cancelled", "merged", default="any"),
+        _ARG_LIMIT,
+        function="list_deliveries",
+        example="--state dead",
+    ),
+    _delivery(
+        "replay",
+        "Queue deliveries again, under the same ids; `deliver` sends them",
+        *(_ARG_IDS, _ARG_TARGET, _ARG_TRIGGER),
+        _state_of("dead", "cancelled", "delivered", default="dead; of those named by id, any of these"),
+        example="--trigger startDownstream",
+    ),
     _delivery(
         "cancel",
-        "Cancel pending deliveries",
-        *_SELECTION,
+        "Cancel pending and dead deliveries",
+        *(_ARG_IDS, _ARG_TARGET, _ARG_TRIGGER),
+        _state_of("pending", "dead", default="both"),
         Arg(("--reason",), default="", help="Reason to keep in the history (default: none)"),
         example="3f0c... --reason obsolete",
     ),

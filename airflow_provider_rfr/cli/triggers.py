@@ -22,7 +22,6 @@ from airflow_provider_rfr.cli.common import (
     write_text,
 )
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
-from airflow_provider_rfr.store.deliveries import CANCELLABLE, REPLAYABLE
 from airflow_provider_rfr.store.engine import instant
 
 if TYPE_CHECKING:
@@ -102,13 +101,16 @@ def deliver(args: Namespace) -> int:
 def test_fire(args: Namespace) -> int:
     """Call an endpoint with an invented event; 1 if it does not accept it."""
     from airflow_provider_rfr.hooks.api import http_settings
-    from airflow_provider_rfr.hooks.webhooks import configured_hosts
+    from airflow_provider_rfr.hooks.webhooks import WebhookHook, configured_hosts
+    from airflow_provider_rfr.store.deliveries import parts_of
     from airflow_provider_rfr.webhooks import operations
+    from airflow_provider_rfr.webhooks.block import valid_name
     from airflow_provider_rfr.webhooks.validation import placeholder_events
 
-    block = _hook(args).block
-    endpoint = block.config.get(args.trigger)
-    if endpoint is None:
+    block = WebhookHook(args.path).block
+    name, block_name = parts_of(args.trigger)
+    endpoint = block.config.get(name)
+    if endpoint is None or block_name not in (None, block.name or valid_name(args.path.stem)):
         raise ConfigurationError("trigger", f"there is no {args.trigger!r}", f"one of {', '.join(block.config)}")
     event = replace(placeholder_events()[0], committed_at=datetime.now(timezone.utc))
     answer = operations.test_fire(endpoint, event, connections=http_settings, allowed_hosts=configured_hosts())
@@ -135,7 +137,7 @@ def replay(args: Namespace) -> int:
     """Deliver again, under the same id; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
-    return _change(args, operations.replay, REPLAYABLE, "to be delivered again", is_replay=True)
+    return _change(args, operations.replay, "to be delivered again", is_replay=True)
 
 
 @command
@@ -144,7 +146,7 @@ def cancel(args: Namespace) -> int:
     from airflow_provider_rfr.webhooks import operations
 
     change = partial(operations.cancel, detail=args.reason or "cancelled")
-    return _change(args, change, CANCELLABLE, "cancelled", is_replay=False)
+    return _change(args, change, "cancelled", is_replay=False)
 
 
 @command
@@ -208,21 +210,15 @@ def _selected(args: Namespace) -> tuple[Any, Selection]:
 def _change(
     args: Namespace,
     change: Callable[[Any, Selection], list[str]],
-    states: Sequence[str],
     done: str,
     *,
     is_replay: bool,
 ) -> int:
-    """Change the named deliveries, and print them and the reasons why others were not changed; return the exit code.
-
-    :param states: of deliveries that can be changed
-    """
+    """Change the named deliveries, and print them and the reasons why others were not changed; return the exit code."""
     from airflow_provider_rfr.webhooks import operations
 
     if not (args.delivery_id or args.target or args.trigger):
         raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
-    if args.state not in (None, *states):
-        raise ConfigurationError("--state", f"{args.state} ones stay as they are", f"one of {', '.join(states)}")
     store, selection = _selected(args)
     for table in args.target or (None,):
         operations.known_endpoints(store, _lake(args), table, args.trigger)
@@ -238,8 +234,8 @@ def _change(
     return 1 if refused else 0
 
 
-def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
-    is_pending, hold_reason = delivery.state == "pending", ""
+def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str | int | None]:
+    is_pending, hold_reason = delivery.state == "pending", None
     if is_pending and endpoint is not None and endpoint.disabled_at is not None:
         hold_reason = f"the endpoint is disabled: {endpoint.disabled_reason}"
     elif is_pending and endpoint is not None and endpoint.paused_at is not None:
@@ -249,11 +245,11 @@ def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
         "table": delivery.key.table,
         "trigger": delivery.key.name,
         "state": delivery.state,
-        "attempts": str(delivery.attempts),
-        "sequence": str(delivery.sequence),
-        "status": str(delivery.status or ""),
-        "due": instant(delivery.due_at).isoformat(timespec="seconds") if is_pending and not hold_reason else "",
-        "detail": hold_reason or delivery.detail or "",
+        "attempts": delivery.attempts,
+        "sequence": delivery.sequence,
+        "status": delivery.status,
+        "due": instant(delivery.due_at).isoformat(timespec="seconds") if is_pending and not hold_reason else None,
+        "detail": hold_reason or delivery.detail,
     }
 
 

@@ -82,7 +82,21 @@ def test_descriptions_are_sentences_that_begin_with_a_verb() -> None:
     described = [rfr, *groups(rfr), *COMMANDS.values()]
     verbs = {
         *("Begin", "Cancel", "Change", "Check", "Decide", "Delete", "Deploy", "Drop", "Expire", "Follow", "Hold"),
-        *("Load", "Print", "Read", "Refresh", "Remove", "Render", "Replay", "Resume", "Run", "Send", "Set", "Show"),
+        *(
+            "Load",
+            "Print",
+            "Queue",
+            "Read",
+            "Refresh",
+            "Remove",
+            "Render",
+            "Replay",
+            "Resume",
+            "Run",
+            "Send",
+            "Set",
+            "Show",
+        ),
         *("Take", "Try", "Write"),
     }
     for command in described:

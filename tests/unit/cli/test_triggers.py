@@ -14,6 +14,7 @@ from airflow.sdk import DAG
 from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.operators import CommitWebhookOperator
+from airflow_provider_rfr.store.deliveries import CANCELLABLE, REPLAYABLE
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Receiver
@@ -120,7 +121,8 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     assert "hook (http://127.0.0.1" in output.err
 
     (row,) = rfr("list", "--state", "dead", "--output", "json", *STORE).json
-    assert (row["id"], row["table"], row["status"]) == (delivery_id(commit, "shop/hook"), "raw.orders", "400")
+    assert (row["id"], row["table"], row["status"]) == (delivery_id(commit, "shop/hook"), "raw.orders", 400)
+    assert (row["attempts"], row["due"]) == (1, None)
 
     heads, values = (line.split() for line in rfr("list", *STORE).out.splitlines())
     assert heads[:4] == ["ID", "TABLE", "TRIGGER", "STATE"]
@@ -163,8 +165,19 @@ def test_what_is_named_by_its_id_is_replayed_or_the_answer_says_why_not(
     rfr("replay", one, *STORE)
     error = rfr("cancel", one, "--state", "dead", *STORE, code=1).err
     assert f"{one}: it is pending, and not what the other options name" in error
-    said = "--state: delivered ones stay as they are; one of pending, dead"
-    assert said in rfr("cancel", "--target", "raw.orders", "--state", "delivered", *STORE, code=1).err
+
+
+@pytest.mark.parametrize(("change", "states"), [("replay", REPLAYABLE), ("cancel", CANCELLABLE)])
+def test_the_states_that_can_be_changed_are_the_choices(
+    change: str, states: tuple[str, ...], lake: Lake, rfr: Rfr
+) -> None:
+    for state in ("pending", "delivered", "dead", "cancelled", "merged"):
+        words = (change, "f" * 32, "--state", state, *STORE)
+        if state in states:
+            assert "there is no such delivery" in rfr(*words, code=1).err
+        else:
+            with pytest.raises(SystemExit, match="2"):
+                rfr(*words)
 
 
 def test_a_database_that_fails_is_told_in_a_line(lake: Lake, monkeypatch: pytest.MonkeyPatch, rfr: Rfr) -> None:
@@ -236,7 +249,7 @@ def test_a_block_that_moved_and_was_edited_goes_on_after_a_resume(
 
 
 def test_a_list_tells_why_what_is_pending_is_not_sent(lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr) -> None:
-    def pending() -> list[tuple[str, str]]:
+    def pending() -> list[tuple[str | None, str]]:
         return [
             (row["due"], row["detail"]) for row in rfr("list", "--state", "pending", "--output", "json", *STORE).json
         ]
@@ -247,10 +260,10 @@ def test_a_list_tells_why_what_is_pending_is_not_sent(lake: Lake, receiver: Rece
     rfr("deliver", file, *STORE, code=1)
     lake.publish("raw.orders")
     rfr("deliver", file, *STORE)
-    assert pending() == [("", "the endpoint is disabled: it answered 410 Gone")]
+    assert pending() == [(None, "the endpoint is disabled: it answered 410 Gone")]
     rfr("resume", "raw.orders", "hook", *STORE)
     rfr("pause", "raw.orders", "hook", *STORE)
-    assert pending() == [("", "the endpoint is paused")]
+    assert pending() == [(None, "the endpoint is paused")]
     rfr("resume", "raw.orders", "hook", *STORE)
     assert [bool(due) for due, _ in pending()] == [True]
 
@@ -315,10 +328,12 @@ def test_changing_everything_takes_a_name(lake: Lake, rfr: Rfr) -> None:
 
 def test_an_endpoint_is_tried(lake: Lake, receiver: Receiver, tmp_path: Path, rfr: Rfr) -> None:
     file = write(tmp_path, "t.json", block(receiver))
-    assert rfr("test-fire", file, "hook", "--json", *STORE).json["delivered"] is True
+    assert rfr("test-fire", file, "hook", "--json").json["delivered"] is True
+    assert rfr("test-fire", file, "shop/hook", "--json").json["delivered"] is True
     receiver.answer = lambda request: (500, b"")
-    rfr("test-fire", file, "hook", *STORE, code=1)
-    assert "there is no 'other'; one of hook" in rfr("test-fire", file, "other", *STORE, code=1).err
+    rfr("test-fire", file, "hook", code=1)
+    for name in ("other", "other/hook"):
+        assert f"there is no {name!r}; one of hook" in rfr("test-fire", file, name, code=1).err
 
 
 def test_a_rendered_template_is_a_text_in_json_and_json_is_not_taken_for_json_body(tmp_path: Path, rfr: Rfr) -> None:

@@ -90,7 +90,7 @@ def test_the_command_line_and_the_form_call_it_too(
 ) -> None:
     block = connect(monkeypatch, secure, extra={"verify": str(certificates / "ca.pem")})
     (tmp_path / "triggers.json").write_text(json.dumps(block))
-    assert rfr("triggers", "test-fire", tmp_path / "triggers.json", "hook", "--lake-conn-id", "lake") == 0
+    assert rfr("triggers", "test-fire", tmp_path / "triggers.json", "hook") == 0
     tried = WebhookOperationOperator(task_id="try", action="test_fire", endpoint=block["config"]["hook"])
     assert tried.execute({})["delivered"]
     assert len(secure.received) == 2
