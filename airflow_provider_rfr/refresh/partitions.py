@@ -429,7 +429,7 @@ def warn_of_skipped(pages: pa.Table, keys: Sequence[str]) -> int:
             "%s pages have no records, because their errors were ignored; the first is page %s of partition %s: %s",
             *(skipped.num_rows, first["page"], keys[first["partition_ordinal"]], first["skipped"]),
         )
-    return skipped.num_rows
+    return int(skipped.num_rows)
 
 
 def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | None) -> None:
