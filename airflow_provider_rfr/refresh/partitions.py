@@ -389,8 +389,8 @@ def shortfalls(pages: pa.Table) -> list[Shortfall]:
     ]
 
 
-def check_promises(pages: pa.Table, keys: Sequence[str], *, fail: bool) -> int:
-    """Warn of missing records and return their number.
+def check_promises(pages: pa.Table, keys: Sequence[str], *, fail: bool) -> list[Shortfall]:
+    """Warn of missing records, and return the partitions that lack them.
 
     :param keys: of the partitions
     :param fail: refuse them instead
@@ -398,13 +398,12 @@ def check_promises(pages: pa.Table, keys: Sequence[str], *, fail: bool) -> int:
     """
     short = shortfalls(pages)
     if not short:
-        return 0
+        return []
     named = "; ".join(
         f"partition {keys[item.ordinal]}: {item.received:,} of {item.promised:,} records"
         for item in short[:_NAMED_PARTITIONS]
     )
     more = f"; and {len(short) - _NAMED_PARTITIONS} more partitions" if len(short) > _NAMED_PARTITIONS else ""
-    missing = sum(item.missing for item in short)
     problem = f"fewer records came than the API's own count promises: {named}{more}"
     if fail:
         raise PublishRefusedError(
@@ -412,11 +411,39 @@ def check_promises(pages: pa.Table, keys: Sequence[str], *, fail: bool) -> int:
             " on_missing_records to warn"
         )
     _log.warning("%s; they are published anyway, because on_missing_records is warn", problem)
-    return missing
+    return short
 
 
-def warn_of_skipped(pages: pa.Table, keys: Sequence[str]) -> int:
-    """Warn of pages without records, whose errors were ignored, and return their number.
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Pages and records that are not among the pages of a generation, although they may exist.
+
+    :ivar skipped: pages without records, because their errors were ignored
+    :ivar missing: records that the API's own count promises, and that did not come
+    :ivar ordinals: the partitions that lack them
+    """
+
+    skipped: int = 0
+    missing: int = 0
+    ordinals: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, skipped: pa.Table, short: Sequence[Shortfall]) -> LeftOut:
+        """Gather the pages and records that were left out.
+
+        :param skipped: page rows, as of :func:`skipped_pages`
+        """
+        ordinals = {*skipped["partition_ordinal"].to_pylist(), *(item.ordinal for item in short)}
+        return cls(skipped.num_rows, sum(item.missing for item in short), frozenset(ordinals))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the counts as they are named in a snapshot's summary."""
+        return {"pages-skipped": self.skipped, "records-missing": self.missing}
+
+
+def skipped_pages(pages: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Warn of pages without records, whose errors were ignored, and return their rows.
 
     :param pages: live page rows
     :param keys: of the partitions
@@ -429,7 +456,7 @@ def warn_of_skipped(pages: pa.Table, keys: Sequence[str]) -> int:
             "%s pages have no records, because their errors were ignored; the first is page %s of partition %s: %s",
             *(skipped.num_rows, first["page"], keys[first["partition_ordinal"]], first["skipped"]),
         )
-    return int(skipped.num_rows)
+    return skipped
 
 
 def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | None) -> None:

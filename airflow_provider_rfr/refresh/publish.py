@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -47,6 +47,7 @@ from airflow_provider_rfr.refresh.merge import MergeCounts
 from airflow_provider_rfr.refresh.merge_task import KeyRules
 from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
 from airflow_provider_rfr.refresh.partitions import (
+    LeftOut,
     PartitionBook,
     check_absent_fields,
     check_complete,
@@ -56,7 +57,7 @@ from airflow_provider_rfr.refresh.partitions import (
     cursors_of,
     last_tokens,
     live_pages,
-    warn_of_skipped,
+    skipped_pages,
 )
 from airflow_provider_rfr.refresh.publish_task import (
     KeySearch,
@@ -249,8 +250,7 @@ class Publisher:
     """A publisher of one complete generation.
 
     :ivar sync: the plan by which the stream is read; None where it has no cursor
-    :ivar skipped: pages without records; ``missing``: records that were promised and did not come; ``fetched``: when
-        the earliest and the latest page were fetched
+    :ivar left_out: pages and records without rows; ``fetched``: when the earliest and the latest page were fetched
     :ivar sent: fields of the records, by path
     """
 
@@ -261,9 +261,8 @@ class Publisher:
     stream: PagedStream
     rules: ColumnRules
     config: RefreshConfig
-    skipped: int = 0
+    left_out: LeftOut = field(default_factory=LeftOut)
     sync: SyncPlan | None = None
-    missing: int = 0
     fetched: tuple[datetime | None, datetime | None] = (None, None)
     sent: frozenset[str] = frozenset()
 
@@ -302,7 +301,6 @@ class Publisher:
         if table is not None:
             pages = live_pages(table, cursors)
             check_gapless(pages, cursors)
-            self.skipped = warn_of_skipped(pages, self.book.keys)
             span = pc.min_max(pages["fetched_at"])
             self.fetched = span["min"].as_py(), span["max"].as_py()
             self._check_announced(pages)
@@ -311,11 +309,12 @@ class Publisher:
 
     def _check_announced(self, pages: pa.Table) -> None:
         """Compare the pages with the fields and the counts of the API."""
+        skipped = skipped_pages(pages, self.book.keys)
         if not self.stream.absent_field_ends:
             check_absent_fields(pages, self.book.keys, self.stream.page_size)
         check_ignored_tokens(pages, self.book.keys, self.stream.page_size)
         fail = self.config.options.on_missing_records == "fail"
-        self.missing = check_promises(pages, self.book.keys, fail=fail)
+        self.left_out = LeftOut.of(skipped, check_promises(pages, self.book.keys, fail=fail))
 
     @property
     def _options(self) -> RefreshOptions:
@@ -513,7 +512,7 @@ class Publisher:
     ) -> PublishOutcome:
         files = [file.file.describe(target.layout) for file in written]
         binding = Binding(self.target.name, self.stream.name, rows, sum(file.file.size for file in written))
-        counts = {"duplicates-removed": removed, "pages-skipped": self.skipped, "records-missing": self.missing}
+        counts = {"duplicates-removed": removed, **self.left_out.counts}
         summary = commit_summary(self.ledger.id, header, self.config, binding, self.fetched, counts)
         state = self._state_after_full(header, results)
 
@@ -635,7 +634,8 @@ class Publisher:
             return None
         try:
             seen = SyncChanges.of(results).seen_in_full(self.target.name, header.records, self.config.sync)
-            return self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens())
+            left = self.left_out.ordinals
+            return self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens(), left)
         except RfrError as error:
             self._give_up_state(error)
             return None

@@ -121,7 +121,8 @@ class ChangesPublisher(Publisher):
         assert sync is not None
         before, state = None if sync.window is not None else sync.state, None
         if before is not None:
-            state = sync.next_state(self.book.slices, changes.seen, header.opened_at, self._last_tokens())
+            tokens, left = self._last_tokens(), self.left_out.ordinals
+            state = sync.next_state(self.book.slices, changes.seen, header.opened_at, tokens, left)
         written = {file.file.location: file for result in results for file in result.written}
         merge = self._merge_of(task, target, written, results)
 
@@ -138,9 +139,7 @@ class ChangesPublisher(Publisher):
             plan = replace(plan, counts=replace(plan.counts, outside=changes.outside))
             if not plan.counts.changes_rows and (state is None or not sync.moves_state(state)):
                 target.discard()
-                return PublishOutcome(
-                    self.target.snapshot_id, plan.rows, pages_skipped=self.skipped, changes=asdict(plan.counts)
-                )
+                return self._outcome(self.target.snapshot_id, plan)
             return self._commit_merge(header, target, plan, state)
 
         return committed(commit)
@@ -181,7 +180,7 @@ class ChangesPublisher(Publisher):
         counts = asdict(plan.counts)
         rows = plan.counts.inserted + plan.counts.updated
         binding = Binding(self.target.name, self.stream.name, rows, sum(file.size for file in plan.new))
-        more = {"pages-skipped": self.skipped, "records-missing": self.missing, "doubled-keys": plan.doubled}
+        more = {**self.left_out.counts, "doubled-keys": plan.doubled}
         more |= {name.replace("_", "-"): count for name, count in counts.items()}
         summary = commit_summary(self.ledger.id, header, self.config, binding, self.fetched, more)
         if not plan.counts.changes_rows:
@@ -201,13 +200,16 @@ class ChangesPublisher(Publisher):
                 summary |= changes.properties(plan.deleted, side)
             publication = self.target.merge(plan.old, new, (self.ledger.id, header.generation), summary)
         self._collect(target, plan.new)
+        return self._outcome(publication.snapshot_id, plan, publication.summary.get(SCHEMA_CHANGES_KEY))
+
+    def _outcome(self, snapshot_id: int | None, plan: MergePlan, schema_changes: str | None = None) -> PublishOutcome:
         return PublishOutcome(
-            publication.snapshot_id,
+            snapshot_id,
             plan.rows,
-            pages_skipped=self.skipped,
-            records_missing=self.missing,
-            schema_changes=publication.summary.get(SCHEMA_CHANGES_KEY),
-            changes=counts,
+            pages_skipped=self.left_out.skipped,
+            records_missing=self.left_out.missing,
+            schema_changes=schema_changes,
+            changes=asdict(plan.counts),
         )
 
     def _changes(self, target: FileTarget, plan: MergePlan) -> RowChanges:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
+from airflow_provider_rfr.lake.schemas import counted
 from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.refresh.cursor_values import (
     check_past,
@@ -21,7 +22,13 @@ from airflow_provider_rfr.refresh.cursor_values import (
     value_of,
 )
 from airflow_provider_rfr.streams.core import key_paths
-from airflow_provider_rfr.streams.incremental import ChangesRead, CursorColumn, CursorWindow, StatefulRead
+from airflow_provider_rfr.streams.incremental import (
+    ChangesRead,
+    CursorColumn,
+    CursorWindow,
+    IncrementalRead,
+    StatefulRead,
+)
 from airflow_provider_rfr.streams.moments import write_moment
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -56,6 +63,17 @@ def check_values(state: SyncState, now: datetime) -> None:
         raise SyncStateError("rules.cursor.type of the state must be datetime, integer or text; write what it showed")
     for text in state.values.values():
         check_past(value_of(text, CursorColumn("", kind)), CursorColumn("", kind), now)
+
+
+def _warn_of_held(held: Collection[Any]) -> None:
+    """Warn of partitions whose state stays, because they were not read whole."""
+    if held:
+        _log.warning(
+            "the state of %s stays, because pages or records were left out, so the next sync asks for the same changes"
+            " again; if that comes each time, each sync reads more than the one before: correct the source or its error"
+            " rules",
+            counted(held, "partition"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +127,12 @@ class SyncPlan:
         return self.read.slices(state.values, opened_at)
 
     def next_state(
-        self, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime, tokens: Mapping[int, Any]
+        self,
+        slices: Sequence[str],
+        seen: Mapping[int, Any],
+        opened_at: datetime,
+        tokens: Mapping[int, Any],
+        unread: Collection[int] = (),
     ) -> SyncState:
         """Return the state after the generation is published.
 
@@ -120,28 +143,48 @@ class SyncPlan:
         :param seen: the greatest comparable value, by the partition's place; missing where there was none
         :param opened_at: when the generation was opened
         :param tokens: the token of each partition's last page, by the partition's place
+        :param unread: places of slices of which pages or records were left out: the values of their partitions stay
         """
         if isinstance(self.read, StatefulRead):
-            return self._next_state_of_source(self.read.with_last_tokens(tokens), slices, seen, opened_at)
-        column, before = self.read.column, self.state.values if self.state is not None else {}
-        values, listed = dict(before), set()
-        latest = write_moment(opened_at - self.read.settle if self.is_full else opened_at)
-        for ordinal, text in enumerate(slices):
-            stream_slice = json.loads(text)
-            key = self.read.partition_of(stream_slice)
-            listed.add(key)
+            read = self.read.with_last_tokens(tokens)
+            return self._next_state_of_source(read, slices, seen, opened_at, unread)
+        parts = [json.loads(text) for text in slices]
+        keys = [self.read.partition_of(part) for part in parts]
+        before = {} if self.state is None else self.state.values
+        values = self._values_after(self.read, parts, keys, seen, opened_at)
+        held = {key for key in (keys[ordinal] for ordinal in unread) if values.get(key) != before.get(key)}
+        _warn_of_held(held)
+        values = {key: value for key, value in values.items() if key not in held}
+        values |= {key: before[key] for key in held if key in before}
+        unlisted = {} if self.state is None else dict(self.state.unlisted)
+        counts = {key: unlisted.get(key, 0) + 1 for key in values.keys() - set(keys)}
+        forgotten = {key for key, count in counts.items() if count >= _FORGOTTEN_AFTER}
+        kept = {key: value for key, value in values.items() if key not in forgotten}
+        return SyncState(self.rules, kept, {key: count for key, count in counts.items() if key not in forgotten})
+
+    def _values_after(
+        self,
+        read: IncrementalRead,
+        slices: Sequence[Mapping[str, Any]],
+        keys: Sequence[str],
+        seen: Mapping[int, Any],
+        opened_at: datetime,
+    ) -> dict[str, str]:
+        """Return the largest values once all slices were read, by partition.
+
+        :param keys: of the slices' partitions
+        """
+        column, values = read.column, dict(self.state.values) if self.state is not None else {}
+        latest = write_moment(opened_at - read.settle if self.is_full else opened_at)
+        for ordinal, (stream_slice, key) in enumerate(zip(slices, keys, strict=True)):
             found = text_of(seen[ordinal], column) if ordinal in seen else None
             if found is not None and column.kind == "datetime":
                 # A time that has not come yet, of a clock that is ahead or of a mistake, must not hide later changes.
                 found = min(found, latest)
-            candidates = values.get(key), found, self.read.reached(stream_slice, opened_at)
+            candidates = values.get(key), found, read.reached(stream_slice, opened_at)
             if (value := greatest(*candidates, column=column)) is not None:
                 values[key] = value
-        unlisted = {} if self.state is None else dict(self.state.unlisted)
-        counts = {key: unlisted.get(key, 0) + 1 for key in values if key not in listed}
-        forgotten = {key for key, count in counts.items() if count >= _FORGOTTEN_AFTER}
-        kept = {key: value for key, value in values.items() if key not in forgotten}
-        return SyncState(self.rules, kept, {key: count for key, count in counts.items() if key not in forgotten})
+        return values
 
     def span_of(self, slices: Sequence[str]) -> dict[str, str | None]:
         """Return the fields of the ledger's header that say which changes the slices ask for; none if they ask for all.
@@ -158,14 +201,20 @@ class SyncPlan:
         }
 
     def _next_state_of_source(
-        self, read: StatefulRead, slices: Sequence[str], seen: Mapping[int, Any], opened_at: datetime
+        self,
+        read: StatefulRead,
+        slices: Sequence[str],
+        seen: Mapping[int, Any],
+        opened_at: datetime,
+        unread: Collection[int],
     ) -> SyncState:
         largest = {}
         if read.column.kind == "datetime":
             # As above, a time that has not come yet must not hide later changes.
             largest = {ordinal: min(moment_in(value), opened_at) for ordinal, value in seen.items()}
         before = None if self.state is None else self.state.of_source
-        after = read.state_after(before, [json.loads(text) for text in slices], largest, opened_at)
+        _warn_of_held(unread)
+        after = read.state_after(before, [json.loads(text) for text in slices], largest, opened_at, unread)
         return SyncState(self.rules, {}, of_source=after)
 
     def moves_state(self, after: SyncState) -> bool:

@@ -208,6 +208,7 @@ class StatefulRead(_ChangesRead):
         slices: Sequence[Mapping[str, Any]],
         largest: Mapping[int, datetime],
         opened_at: datetime,
+        unread: Collection[int] = (),
     ) -> Mapping[str, Any]:
         """Return the state once all slices were read; nothing is requested.
 
@@ -215,6 +216,7 @@ class StatefulRead(_ChangesRead):
         :param slices: as they were frozen, in their order
         :param largest: the largest value of the cursor column, by the slice's place; missing where there was none
         :param opened_at: when the sync was opened
+        :param unread: places of slices of which pages or records were left out, as if these had not been asked for
         """
 
     def of_connection(self, state: Mapping[str, Any]) -> Mapping[str, Any]:

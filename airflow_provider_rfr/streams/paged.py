@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -524,9 +524,11 @@ class _OwnStateRead(StatefulRead):
         slices: Sequence[Mapping[str, Any]],
         largest: Mapping[int, datetime],
         opened_at: datetime,
+        unread: Collection[int] = (),
     ) -> Mapping[str, Any]:
         keys = [self._pages.partition_key(stream_slice) for stream_slice in slices]
-        ends = {keys[ordinal]: token["state"] for ordinal, token in self._tokens.items() if token is not None}
+        read = {ordinal: token for ordinal, token in self._tokens.items() if ordinal not in unread}
+        ends = {keys[ordinal]: token["state"] for ordinal, token in read.items() if token is not None}
         return {**(state or {}), **ends}
 
 

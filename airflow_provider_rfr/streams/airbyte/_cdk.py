@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -321,12 +321,14 @@ class Interpreted:
         largest: Mapping[int, datetime],
         parent_state: Any,
         seconds: float,
+        unread: Collection[int] = (),
     ) -> dict[str, Any]:
         """Return the state once the slices were read; for a stream that was just built from the state before.
 
         Parameters as of :func:`_cursors.state_after`.
         """
-        return _cursors.state_after(self._stream, [_slice(parts) for parts in slices], largest, parent_state, seconds)
+        listed = [_slice(parts) for parts in slices]
+        return _cursors.state_after(self._stream, listed, largest, parent_state, seconds, unread)
 
     def read(
         self,

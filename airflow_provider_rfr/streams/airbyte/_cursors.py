@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import SimpleNamespace
@@ -127,7 +127,12 @@ class FrozenFilter:
 
 
 def state_after(
-    stream: Any, slices: Sequence[Any], largest: Mapping[int, datetime], parent_state: Any, seconds: float
+    stream: Any,
+    slices: Sequence[Any],
+    largest: Mapping[int, datetime],
+    parent_state: Any,
+    seconds: float,
+    unread: Collection[int] = (),
 ) -> dict[str, Any]:
     """Return the state of a stream's cursor once the slices were read.
 
@@ -135,6 +140,7 @@ def state_after(
     :param largest: the largest cursor value, by the slice's place
     :param parent_state: of the parents after the listing; None if none of them is read incrementally
     :param seconds: since the slices were listed
+    :param unread: places of slices that were not read whole, which the CDK leaves open as those that failed
     """
     from airbyte_cdk.sources.streams.concurrent.cursor import FinalStateCursor
     from airbyte_cdk.sources.types import Record
@@ -143,6 +149,8 @@ def state_after(
     if is_per_partition(cursor):
         _note_listed(cursor, slices, parent_state, seconds)
     for ordinal, stream_slice in enumerate(slices):
+        if ordinal in unread:
+            continue
         if ordinal in largest and not isinstance(cursor, FinalStateCursor):
             value = _text_of(largest[ordinal], cursor._connector_state_converter)
             cursor.observe(Record({cursor.cursor_field.cursor_field_key: value}, stream.name, stream_slice))

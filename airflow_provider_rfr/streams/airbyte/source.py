@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -476,17 +476,6 @@ class ManifestStream(PagedStream):
         # Slices hold values without the cursor's name.
         return [cursor for cursor in cursors if "state_type" not in cursor]
 
-    def state_after(
-        self, slices: Sequence[Mapping[str, Any]], largest: Mapping[int, datetime], seconds: float
-    ) -> dict[str, Any]:
-        """Return the state of the CDK's cursor once the slices were read; of a stream that was just built.
-
-        :param largest: the largest cursor value, by the slice's place
-        :param seconds: since the slices were listed
-        """
-        parts, parents = map(slice_parts, slices), frozen_parent_state(slices)
-        return self._working(lambda work: self._interpreted.state_after(parts, largest, parents, seconds))
-
     @cached_property
     def _for_changes(self) -> ManifestStream:
         """Return the stream of the definition for changes, where the manifest has two."""
@@ -580,10 +569,13 @@ class ManifestRead(StatefulRead):
         slices: Sequence[Mapping[str, Any]],
         largest: Mapping[int, datetime],
         opened_at: datetime,
+        unread: Collection[int] = (),
     ) -> Mapping[str, Any]:
         reads_changes = any(FrozenPart.of(stream_slice).reads_changes for stream_slice in slices)
         stream = self._stream.after(state, reads_changes=reads_changes)
-        return stream.state_after(slices, largest, (datetime.now(timezone.utc) - opened_at).total_seconds())
+        parts, parents = map(slice_parts, slices), frozen_parent_state(slices)
+        seconds = (datetime.now(timezone.utc) - opened_at).total_seconds()
+        return stream._working(lambda work: stream._interpreted.state_after(parts, largest, parents, seconds, unread))
 
     def of_connection(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         stream = self._stream.after(state)

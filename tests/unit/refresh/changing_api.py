@@ -27,6 +27,7 @@ class ChangingApi(LoopbackServer):
     :ivar newest_first: whether the newest record comes first, as in a feed
     :ivar broken: paths of which every request is answered with 400
     :ivar asked: path and arguments of each request
+    :ivar refused: path and page of requests that are answered by 403
     :ivar seconds: that an answer takes
     """
 
@@ -35,6 +36,7 @@ class ChangingApi(LoopbackServer):
         self.newest_first = False
         self.broken: set[str] = set()
         self.asked: list[str] = []
+        self.refused: set[tuple[str, str]] = set()
         self.seconds = 0.0
         super().__init__()
 
@@ -44,9 +46,12 @@ class ChangingApi(LoopbackServer):
         self.asked.append(target)
         time.sleep(self.seconds)
         parts = urlsplit(target)
+        arguments = dict(parse_qsl(parts.query))
         if parts.path in self.broken:
             return 400, b"{}", {"Content-Type": "application/json"}
-        content = json.dumps({"data": self.page(parts.path, dict(parse_qsl(parts.query)))}).encode()
+        if (parts.path, arguments.get("page", "0")) in self.refused:
+            return 403, b"{}", {"Content-Type": "application/json"}
+        content = json.dumps({"data": self.page(parts.path, arguments)}).encode()
         return 200, content, {"Content-Type": "application/json"}
 
     def wait_for_requests(self, count: int) -> None:

@@ -191,6 +191,48 @@ def test_each_partition_has_its_own_state_as_with_the_cdk(parents: str, api: Cha
     synced.sync(moment(6001))
 
 
+IGNORING = {
+    "type": "DefaultErrorHandler",
+    "response_filters": [{"type": "HttpResponseFilter", "http_codes": [403], "action": "IGNORE"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("stream", "path"),
+    [
+        *(
+            pytest.param(stream_of("/orders", CURSORS[name]), "/orders", id=name)
+            for name in ("since a value", "by steps")
+        ),
+        *(
+            pytest.param(SUBSTREAMS[name], "/shops/b", id=f"partitions, {name}")
+            for name in ("all parents", "by steps", "one state for all", "listed")
+        ),
+    ],
+)
+def test_a_slice_of_which_the_manifest_ignores_a_page_is_asked_for_again(
+    stream: dict[str, Any], path: str, api: ChangingApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.newest_first = True
+    filled(api)
+    api.change("/orders", range(12), 0)
+    stream = copy.deepcopy(stream)
+    stream["retriever"]["requester"]["error_handler"] = IGNORING
+    synced = Synced(tmp_path, api, stream)
+    for start in (0, 300):
+        api.change(path, [f"n{start + number}" for number in range(7)], start)
+        api.refused = {(path, "1")}
+        assert synced.ours(moment(start + 100)).pages_skipped
+        assert "stays, because pages" in caplog.text
+        caplog.clear()
+        api.refused.clear()
+        synced.ours(moment(start + 200))
+        paths = ("/orders",) if path == "/orders" else [f"/shops/{shop}" for shop in SHOPS]
+        expected = {str(key) for path in paths for key in api.collections[path]}
+        assert set(synced.table.scan().to_arrow()["id"].to_pylist()) == expected
+        assert "stays" not in caplog.text
+
+
 def test_children_of_parents_that_did_not_change_are_not_asked_for(api: ChangingApi, tmp_path: Path) -> None:
     filled(api)
     synced = Synced(tmp_path, api, SUBSTREAMS["parents that changed"])
