@@ -101,7 +101,8 @@ class KeyRules:
     def keys(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return a value for each row that is equal for equal keys alone, and that can be sorted; never null."""
         if self.is_one_column:
-            return columns[0].cast(pa.large_string()) if pa.types.is_string(columns[0].type) else columns[0]
+            large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+            return columns[0].cast(large.get(columns[0].type, columns[0].type))
         parts: list[pa.Array] = []
         for column in columns:
             content = _as_bytes(column)
@@ -109,6 +110,14 @@ class KeyRules:
             length = pc.binary_length(content).fill_null(-1).cast(pa.large_string()).cast(pa.large_binary())
             parts += [length, content.fill_null(b"")]
         return pc.binary_join_element_wise(*parts, pa.scalar(b"\x00", pa.large_binary()))
+
+    def keys_of(self, rows: pa.Table) -> pa.Array:
+        """Return :meth:`keys` of the rows of a table.
+
+        Columns of all rows are not joined: Arrow's arrays of texts and lists hold at most 2 GiB, but for large ones.
+        """
+        parts = [pa.Table.from_batches([batch]) for batch in rows.to_batches()] or [rows]
+        return pa.concat_arrays([self.keys(self.key_columns(part)) for part in parts])
 
     def cursors(self, rows: pa.Table) -> pa.Array:
         """Return the rows' cursor values, as they compare."""
@@ -196,11 +205,13 @@ class ChangeBatch:
         places = np.repeat(np.arange(len(tables), dtype=np.int32), [table.num_rows for table in tables])
         rows = pa.concat_tables(tables)
         del tables
-        columns = [rows[name].combine_chunks() for name in names]
-        bounds = _bounds(columns, rules)
+        columns = rows.select(names)
+        bounds = _bounds(columns.columns)
         rows = rows.drop_columns(names).append_column("part", pa.array(places))
-        keys, rows, wins = _sorted(rules.keys(columns), rows)
+        # As in keys_of(): the columns are not joined.
+        keys = pa.concat_arrays([rules.keys(part.columns) for part in columns.to_batches()])
         del columns
+        keys, rows, wins = _sorted(keys, rows)
         winner = np.cumsum(np.concatenate([[False], wins[:-1]]))
         cursors, mask = rows["cursor"], pa.array(wins)
         rows = rows.select(["part", "row", "deleted"])
@@ -244,7 +255,7 @@ def _write_keys(store: FileStore, scratch: str, keys: pa.Array, cursors: pa.Chun
     return tuple(files)
 
 
-def _bounds(columns: Sequence[pa.Array], rules: KeyRules) -> tuple[Bounds | None, ...]:
+def _bounds(columns: Sequence[pa.ChunkedArray]) -> tuple[Bounds | None, ...]:
     """Return the least and the greatest value of each column, in the form of a data file's statistics."""
     bounds: list[Bounds | None] = []
     for column in columns:
@@ -309,7 +320,7 @@ def find_hits(task: SearchTask) -> list[Hits]:
     columns, found = task.reader.columns(task.rules.columns), []
     for tables in _read_some(task, columns):
         rows = pa.concat_tables(tables)
-        places, newer = _places_of(task, task.rules.keys(task.rules.key_columns(rows)), task.rules.cursors(rows))
+        places, newer = _places_of(task, task.rules.keys_of(rows), task.rules.cursors(rows))
         start = 0
         for table in tables:
             part = slice(start, start + table.num_rows)
