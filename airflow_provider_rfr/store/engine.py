@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
@@ -65,6 +66,7 @@ _TABLES_LOCK: Final = 0x5246_5253
 _REPEATABLE: Final = frozenset({"40001", "40P01", "55P03", "57P01", "57P02", "57P03"})
 """PostgreSQL's codes for conflicts, deadlocks and a server that is stopping or starting."""
 _READING: Final = "rfr_reading"
+_RUN: Final = "rfr_run"
 
 
 class ControlStore:
@@ -96,9 +98,11 @@ class ControlStore:
             reraise=True,
         )
 
+        run = uuid.uuid4().hex[:16]
+
         def once() -> _T:
             with self._forked_engine().begin() as connection:
-                return work(connection)
+                return work(connection.execution_options(**{_RUN: run}))
 
         return retrying(once)
 
@@ -131,6 +135,11 @@ class ControlStore:
             self._pid = os.getpid()
             self._engine.dispose(close=False)
         return self._engine
+
+
+def run_id(connection: Connection) -> str:
+    """Return an id that all repeats of one :meth:`ControlStore.run` share, and no other transaction."""
+    return str(connection.get_execution_options().get(_RUN) or uuid.uuid4().hex[:16])
 
 
 def in_chunks(items: Iterable[_T]) -> Iterator[list[_T]]:
