@@ -269,7 +269,7 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
         return page(
             request,
             "refresh.html",
-            problems=viewer.sentences_of(snapshot.problems),
+            problems=viewer.sentences_of(snapshot.problems_of(lake)),
             refresh=refresh,
             **_drawn(refresh, history_for(refresh, viewer), details.value),
             attempts=attempts_for(refresh, viewer),
@@ -302,7 +302,7 @@ async def _visible(snapshot: Snapshot, viewer: Viewer, lake: str, ledger: str) -
     if refresh is not None and await run_in_threadpool(viewer.sees, dag_of(refresh)):
         return refresh
     # The problem first: a catalog that is away, or that is being read for the first time, has no refreshes.
-    problems = await run_in_threadpool(viewer.sentences_of, snapshot.problems)
+    problems = await run_in_threadpool(viewer.sentences_of, snapshot.problems_of(lake))
     raise HTTPException(503 if problems else 404, " ".join([*problems, _NO_REFRESH]))
 
 

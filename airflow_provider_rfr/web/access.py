@@ -23,6 +23,7 @@ from fastapi import Depends
 from sqlalchemy import select
 
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
+from airflow_provider_rfr.store.engine import in_chunks
 
 
 class FailedRead(NamedTuple):
@@ -30,10 +31,12 @@ class FailedRead(NamedTuple):
 
     :ivar reason: a sentence, which may name hosts
     :ivar shown: a sentence about the values that are shown in its place
+    :ivar lake: id of the lake's connection; empty where the read concerns all of them
     """
 
     reason: str
     shown: str
+    lake: str = ""
 
 
 class Viewer:
@@ -77,7 +80,7 @@ class Viewer:
 
         Only users who may read assets get the reasons, which may name hosts.
         """
-        hidden = "Not everything can be read now; who may see assets is told why."
+        hidden = "Not everything can be read now; only users who may see assets are told why."
         return tuple(
             dict.fromkeys(f"{problem.reason if self.reads_assets else hidden} {problem.shown}" for problem in problems)
         )
@@ -93,11 +96,15 @@ class Viewer:
         """Ask about many DAGs at once, before :meth:`sees` is asked about each."""
         new = sorted({dag_id for dag_id in dag_ids if dag_id is not None} - self._dags.keys())
         has_teams = bool(new) and _has_teams()
-        teams = DagModel.get_dag_id_to_team_name_mapping(new) if has_teams else {}
+        teams: dict[str, str | None] = {}
+        # Nobody knows any more whose a DAG was that is gone.
+        known = set() if has_teams else set(new)
+        for chunk in in_chunks(new) if has_teams else ():
+            teams |= DagModel.get_dag_id_to_team_name_mapping(chunk)
+            with create_session() as session:
+                known.update(session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(chunk))))
         for dag_id in new:
-            # Nobody knows any more whose a DAG was that is gone.
-            is_known = not has_teams or DagModel.get_dagmodel(dag_id) is not None
-            self._dags[dag_id] = is_known and self._may("GET", dag_id, teams)
+            self._dags[dag_id] = dag_id in known and self._may("GET", dag_id, teams)
 
     def may_trigger(self, dag_id: str) -> bool:
         """Tell whether the DAG exists and the user may start runs of it."""

@@ -70,15 +70,16 @@ class Latest(Generic[T]):
     age: float
     problem: str | None
 
-    def problems_with(self, subject: str) -> tuple[FailedRead, ...]:
+    def problems_with(self, subject: str, lake: str = "") -> tuple[FailedRead, ...]:
         """Return a problem if there is no newer value, else nothing.
 
         :param subject: of the problem's sentence
+        :param lake: that was read; empty where the read concerns all of them
         """
         if self.problem is None:
             return ()
         shown = f"What is shown is {self.age:.0f} s old." if self.value is not None else "Nothing of it is shown."
-        return (FailedRead(f"{subject} can't be read now: {self.problem}.", shown),)
+        return (FailedRead(f"{subject} can't be read now: {self.problem}.", shown, lake),)
 
 
 class SharedRead(Generic[T]):
@@ -197,6 +198,10 @@ class Snapshot:
     refreshes: tuple[LakeRefresh, ...]
     problems: tuple[FailedRead, ...]
 
+    def problems_of(self, lake: str) -> tuple[FailedRead, ...]:
+        """Return the problems for which something of this lake may be missing."""
+        return tuple(problem for problem in self.problems if problem.lake in (lake, ""))
+
 
 class Lakes:
     """The lakes as all viewers of this process share them."""
@@ -222,7 +227,7 @@ class Lakes:
         pairs = list(zip(ids.value, latest_statuses, strict=True))
         return Snapshot(
             tuple(LakeRefresh(lake, status) for lake, latest in pairs for status in latest.value or ()),
-            tuple(problem for lake, latest in pairs for problem in latest.problems_with(f"The lake {lake}")),
+            tuple(problem for lake, latest in pairs for problem in latest.problems_with(f"The lake {lake}", lake)),
         )
 
     async def details(self, refresh: LakeRefresh) -> Latest[RefreshDetails | None]:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from airflow import settings
+from fastapi import FastAPI
+from pyiceberg.catalog import Catalog
+from sqlalchemy import event
 
 from airflow_provider_rfr.exceptions import CatalogError
-from airflow_provider_rfr.web import lakes
+from airflow_provider_rfr.web import access, lakes
 from airflow_provider_rfr.web.lakes import Latest, SharedRead
+from tests.airflow_versions import needs_teams
 from tests.soon import PATIENCE, soon, wait_until
 from tests.unit.messages import check_messages
+from tests.unit.web.conftest import Login, second_lake
+from tests.unit.web.ledgers import REFRESH, TASK, begun
 
+LAKES = ("rfr_lake_default", "second_lake")
 TOO_MANY = "too many other reads have not ended yet"
 
 
@@ -182,3 +192,35 @@ def test_a_read_that_never_ends_is_given_up_and_replaced_a_few_times(
     assert source.asked == 5
     source.may_answer.set()
     wait_until(lambda: asyncio.run(read.latest()).value is not None)
+
+
+def test_a_ledger_that_is_not_there_is_missing_though_another_lake_is_away(login: Login, catalog: Catalog) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    with second_lake(host="http://127.0.0.1:9", extra=json.dumps({"catalog_type": "rest"})):
+        owner = login("owner")
+        shown = owner.get(REFRESH)
+        missing, away = (owner.get("/rfr/refresh", params={"lake": lake, "ledger": "raw.none"}) for lake in LAKES)
+    assert "raw.orders" in shown.text
+    assert [answer.status_code for answer in (shown, missing, away)] == [200, 404, 503]
+    assert ["The lake second_lake" in answer.text for answer in (shown, missing, away)] == [False, False, True]
+
+
+@needs_teams
+def test_with_teams_any_number_of_dags_is_asked_for_by_a_few_queries(
+    application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = 0
+
+    def count(*_args: Any) -> None:
+        nonlocal statements
+        statements += 1
+
+    monkeypatch.setattr(access, "_has_teams", lambda: True)
+    event.listen(settings.engine, "before_cursor_execute", count)
+    try:
+        viewer = access.Viewer(None)
+        viewer.learn(f"dag_{number}" for number in range(100))
+        assert not viewer.sees("dag_1")
+    finally:
+        event.remove(settings.engine, "before_cursor_execute", count)
+    assert 0 < statements < 10
