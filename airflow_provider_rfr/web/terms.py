@@ -50,9 +50,12 @@ def pages() -> tuple[Term, ...]:
     return terms("ui.md", "The pages in Airflow")
 
 
+_HEADINGS: Final = {"refresh": "States", "endpoint": "States of endpoints"}
+
+
 def states() -> tuple[Term, ...]:
     """Return the states of refreshes and of endpoints."""
-    return terms("ui.md", "States") + terms("ui.md", "States of endpoints")
+    return tuple(term for heading in _HEADINGS.values() for term in terms("ui.md", heading))
 
 
 @cache
@@ -73,6 +76,9 @@ def explain(term: str) -> str:
     return _by_name(glossary())[term]
 
 
-def explain_state(state: str) -> str:
-    """Return the meaning of the state; an empty text for a word that says all by itself."""
-    return _by_name(states()).get(state, "")
+def explain_state(state: str, of: str = "refresh") -> str:
+    """Return the meaning of the state; an empty text for a word that says all by itself.
+
+    :param of: ``refresh``, ``endpoint``, or anything else, of which the same word may mean something else
+    """
+    return _by_name(terms("ui.md", _HEADINGS[of])).get(state, "") if of in _HEADINGS else ""

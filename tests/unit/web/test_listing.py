@@ -163,6 +163,8 @@ def test_every_page_has_a_heading_a_sentence_and_help_and_explains_its_words(log
 
 def test_each_state_has_an_explanation() -> None:
     assert [state.value for state in State if not terms.explain_state(state.value)] == []
+    assert terms.explain_state("paused", "endpoint") and not terms.explain_state("paused")
+    assert not terms.explain_state("failed", "deploy"), "its meaning is that of a refresh"
 
 
 def test_the_glossary_has_each_word_once() -> None:

@@ -171,7 +171,7 @@ def test_an_endpoint_that_was_told_of_a_hidden_dag_s_commits_is_not_there_but_th
     assert 'class="number dead"' in owner
     assert "Endpoints" not in viewer
     assert "the reason" not in viewer
-    assert "No webhook was due" not in viewer
+    assert "No webhook that you may see was due" not in viewer
     assert "503 for shop" in viewer
     assert "503 for hidden_dag" not in viewer
 
@@ -213,7 +213,7 @@ def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_
     for number in range(2, 60):
         deliver(store, "raw.orders", "shop", number, snapshot_id=number + 7, outcome="delivered", status=200)
     text = login("viewer").get(REFRESH).text
-    assert "No webhook was due" not in text
+    assert "No webhook that you may see was due" not in text
     assert text.count('<td class="name">hook</td>') == 1
 
 
@@ -264,6 +264,7 @@ def test_without_the_ready_dags_the_page_has_the_command_to_replay(login: Login,
     assert "It only queues them: they are sent when the webhooks of this endpoint are delivered next." in text
     command = "airflow rfr triggers replay --lake-conn-id rfr_lake_default --target raw.orders --trigger hook"
     assert f'<button type="button" data-copy="{command}">Copy</button>' in text
+    assert "takes the ready DAG <code>manage_webhooks</code> and the right to start it" in text
     assert offered(owner, "/rfr/deliveries") == {}
 
 
@@ -292,6 +293,8 @@ def test_endpoints_are_paused_resumed_and_replayed_by_the_ready_dag_for_who_may_
             answer = owner.post(button["url"], json=body)
             assert answer.status_code == 200, answer.text
         assert offered(login("viewer"), path) == {}
+        assert "and the right to start it" in login("viewer").get(path).text
+        assert "and the right to start it" not in owner.get(path).text
 
 
 @pytest.mark.parametrize(("dag", "is_ready"), [("deliver_webhooks", True), ("hidden_dag", False)])
@@ -342,7 +345,7 @@ def test_connections_show_users_and_alterations_without_values_to_those_who_may_
         register_use(connection, 1, TaskRef("hidden_dag", "monday", "refresh"), "refresh", ["shop_api"], {})
         statement = f"ALTER CONNECTION shop_api SET password = '{CANARY}'"
         number = begin_alteration(connection, 1, "shop_api", "ann", statement)
-        note_alteration(connection, 2, number, AlterationState.APPLIED, options={"password": ["***", CANARY]})
+        note_alteration(connection, 2, number, AlterationState.FAILED, options={"password": ["***", CANARY]})
 
     store.run(work)
     owner, viewer = (login(name).get("/rfr/connections").text for name in ("owner", "viewer"))
@@ -351,6 +354,7 @@ def test_connections_show_users_and_alterations_without_values_to_those_who_may_
     assert "password" in owner
     assert "/dags/hidden_dag/" in owner
     assert CANARY not in owner
+    assert '<span class="state failed">failed</span>' in owner, "not with the meaning of a failed refresh"
     assert "shop_api" not in viewer
     assert "ann" not in viewer
 
@@ -542,7 +546,7 @@ def test_a_control_store_that_is_away_is_told_as_such(
     ):
         text = login("owner").get(f"/rfr/{page}").text
         assert said in text
-        assert "No webhook was due" not in text
+        assert "No webhook that you may see was due" not in text
         assert "No connection that you may see" not in text
         assert "The lake" not in text
         assert CANARY not in text + caplog.text
