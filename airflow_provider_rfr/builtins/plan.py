@@ -402,6 +402,8 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
     before, after = ([f"{step.how.value} {step.name}" for step in plan.steps] for plan in (saved, fresh))
     differences += [f"{step} is no longer to be done" for step in before if step not in after][:5]
     differences += [f"{step} has to be done as well" for step in after if step not in before][:5]
+    known = {*map(str, saved.drift), *map(str, saved.blocked)}
+    differences += [text for text in map(str, (*fresh.drift, *fresh.blocked)) if text not in known][:5]
     differences = differences or ["policies or details are others"]
     raise StalePlanError(f"plan {saved.plan_hash[:12]} is stale: {'; '.join(differences)}; plan again")
 
