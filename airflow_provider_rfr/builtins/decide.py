@@ -194,14 +194,24 @@ def _is_text(live: LiveObject, *texts: str | None) -> bool:
 
 
 def _differences(wanted: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
-    """Yield the parts of a table, and the properties, that differ from the declaration or the record."""
+    """Yield the parts of a table, and the metadata, that differ from the declaration or the record.
+
+    Of comments and owners, those that are declared count: others may have their own.
+    """
     if live.kind is Kind.TABLE:
         yield from _columns(wanted, live) if live.columns else ()
         yield from different("partitioned by", wanted.partitioning, live.partitioning)
         yield from different("keys", wanted.keys, live.keys)
-    for name, value in wanted.properties.items() if live.properties else ():
-        if name != FORMAT and live.properties.get(name) != value:
-            yield because(Why.DIFFERS, f"property {name}", repr(value), repr(live.properties.get(name)))
+        present = folded(live.columns)
+        for column in wanted.columns:
+            comment = present.get(column.name.casefold(), column).comment
+            if column.comment is not None and comment != column.comment:
+                yield because(Why.DIFFERS, f"comment of {column.name}", _shown(column.comment), _shown(comment))
+    for label, value in _metadata(wanted).items() if live.properties else ():
+        there = live.properties.get(label.removeprefix("property "))
+        # A property that is called like a field is written in its place.
+        if label not in wanted.properties and value is not None and there != value:
+            yield because(Why.DIFFERS, label, _shown(value), _shown(there))
 
 
 def _columns(wanted: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
@@ -223,15 +233,18 @@ def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **
         more |= {"moved": moved}
     else:
         columns = tuple(
-            replace(column, was=recorded_columns[name].was, comment=recorded_columns[name].comment)
-            if name in recorded_columns
-            else column
+            _completed(column, recorded_columns[name]) if name in recorded_columns else column
             for name, column in live_columns.items()
         )
         # Nobody knows what columns were that we did not make.
         more |= {"was_known": recorded is not None and live.marker is not None}
     rest = live if live.kind is Kind.TABLE else known
     return ChangeOrigin(True, columns or known.columns, rest.partitioning, rest.keys, note=note, **more)
+
+
+def _completed(column: Column, record: Column) -> Column:
+    """Return a live column with its recorded past, and without a comment that nobody declared."""
+    return replace(column, was=record.was, comment=None if record.comment is None else column.comment)
 
 
 def _as_left(
@@ -265,6 +278,10 @@ def different(what: str, old: Sequence[str], new: Sequence[str]) -> list[Reason]
 def _metadata(obj: BuiltinObject | RecordedObject) -> dict[str, str | None]:
     properties = {f"property {name}": value for name, value in obj.properties.items() if name != FORMAT}
     return {"comment": obj.comment, "owner": obj.owner, **properties}
+
+
+def _shown(value: str | None) -> str:
+    return "nothing" if value is None else repr(value)
 
 
 @dataclass(slots=True)
@@ -373,11 +390,7 @@ class Decision:
         before, now = _metadata(record), _metadata(obj)
         for name in sorted({*before, *now}):
             if before.get(name) != now.get(name):
-                old, new = (
-                    "nothing" if properties.get(name) is None else repr(properties[name])
-                    for properties in (before, now)
-                )
-                self.words.append(f"~ {name}: {old} -> {new}")
+                self.words.append(f"~ {name}: {_shown(before.get(name))} -> {_shown(now.get(name))}")
         if gone := sorted(record.properties.keys() - obj.properties.keys()):
             self.details["unset"] = gone
 

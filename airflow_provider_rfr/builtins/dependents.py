@@ -65,6 +65,10 @@ def decide_view(decision: Decision, origin: ChangeOrigin) -> None:
         decision.how = StepAction.REBIND
     elif Why.METADATA_CHANGED in decision.differences:
         decision.how = StepAction.METADATA
+    elif origin.note is not None and origin.note.why is Why.UNFINISHED:
+        # Its text is as declared, and its properties are not.
+        decision.how = StepAction.METADATA
+        decision.reasons.append(origin.note)
 
 
 def _view_effects(decision: Decision, origin: ChangeOrigin) -> Effects:

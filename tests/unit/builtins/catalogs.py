@@ -288,6 +288,7 @@ class Catalog:
         if asks:
             self._resolve(key, used)
         columns = self._columns(step, record, before) if kind is Kind.TABLE else record.columns
+        said = {"comment": record.comment, "owner": record.owner, **record.properties}
         self.things[key] = Thing(
             step.name,
             Kind(kind),
@@ -297,7 +298,8 @@ class Catalog:
             record.sql if kind is Kind.VIEW else None,
             deploy,
             *((record.partitioning, record.keys) if kind is Kind.TABLE else ((), ())),
-            {**record.properties, WAS: was_mark(self.recorded.revision, record.columns)},
+            {name: value for name, value in said.items() if value is not None}
+            | {WAS: was_mark(self.recorded.revision, record.columns)},
             before.born if before is not None else deploy,
             0 if step.how in (StepAction.CREATE, StepAction.REPLACE_EMPTY) and step.kind is Kind.SOURCE else 10,
         )

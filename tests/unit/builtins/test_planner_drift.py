@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.model import CatalogSpec, Column
 from airflow_provider_rfr.builtins.plan import Plan, exit_code
 from tests.unit.builtins.catalogs import Catalog, column, deployed, did, problems, spec, steps, table, view
 from tests.unit.messages import check_messages
@@ -79,6 +79,39 @@ def test_whatever_was_changed_by_hand_is_said_and_stops_the_deploy_until_somebod
         assert (again.steps, again.drift) == ((), ())
 
 
+SAID = table("ops.t", Column("id", "bigint", comment="key"), comment="runs", owner="ann")
+SHOWN = view("ops.v", "SELECT id FROM ops.t", comment="newest", owner="ann")
+OF_T, OF_V = ({"comment": comment, "owner": "ann"} for comment in ("runs", "newest"))
+SAYINGS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "comment": ("ops.t", {"properties": {**OF_T, "comment": "mine"}}, "comment: 'runs' -> 'mine'"),
+    "no comment": ("ops.t", {"properties": {"owner": "ann"}}, "comment: 'runs' -> nothing"),
+    "owner": ("ops.t", {"properties": {**OF_T, "owner": "bob"}}, "owner: 'ann' -> 'bob'"),
+    "comment of a column": (
+        "ops.t", {"columns": (replace(SAID.columns[0], comment="mine"),)}, "comment of id: 'key' -> 'mine'",
+    ),
+    "comment of a view": ("ops.v", {"properties": {**OF_V, "comment": "mine"}}, "comment: 'newest' -> 'mine'"),
+    "owner of a view": ("ops.v", {"properties": {"comment": "newest"}}, "owner: 'ann' -> nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "by_hand", "difference"), SAYINGS.values(), ids=SAYINGS)
+def test_comments_and_owners_that_are_declared_stay_as_they_are_declared(
+    name: str, by_hand: dict[str, Any], difference: str
+) -> None:
+    catalog, wanted = deployed(SAID, SHOWN), spec("1.0", SAID, SHOWN)
+    catalog.edit(name, **by_hand)
+    plan, adopt = catalog.plan(wanted), catalog.plan(wanted, drift="adopt")
+    assert drifted(plan) == drifted(adopt) == [difference] and not plan.applicable
+    assert adopt.applicable is (name == "ops.v") and adopt.steps == ()
+    repair = catalog.plan(wanted, drift="repair")
+    assert did(repair) == [f"{'metadata' if name == 'ops.t' else 'replace'} {name}"]
+    comments = [step["comment"] for batch in repair.steps[0].details.get("updates", ()) for step in batch]
+    assert comments == (["key"] if "columns" in by_hand else [])
+    catalog.apply(repair)
+    again = catalog.plan(wanted)
+    assert (again.steps, again.drift) == ((), ())
+
+
 @pytest.mark.parametrize(
     "declared",
     [
@@ -146,6 +179,19 @@ def test_a_property_that_a_catalog_takes_and_does_not_show_is_no_drift() -> None
     catalog = deployed(declared, V)
     catalog.edit("ops.t", properties={"owner": "ops"})
     assert drifted(catalog.plan(spec("1.0", declared, V))) == []
+
+
+def test_comments_and_owners_that_nobody_declared_are_no_drift() -> None:
+    catalog = deployed(T, V)
+    columns = tuple(replace(column, comment="mine") for column in T.columns)
+    catalog.edit("ops.t", properties={"owner": "ops", "comment": "mine"}, columns=columns)
+    catalog.edit("ops.v", properties={"owner": "bob", "comment": "mine"})
+    assert drifted(catalog.plan(WANTED)) == []
+
+
+def test_a_property_that_is_called_like_a_field_is_what_is_declared() -> None:
+    declared = replace(T, owner="ann")
+    assert drifted(deployed(declared, V).plan(spec("1.0", declared, V))) == []
 
 
 def test_layout_and_case_of_a_text_in_the_catalog_are_no_drift() -> None:
@@ -219,3 +265,16 @@ def test_what_an_unfinished_deploy_left_is_not_undone_by_losing_something() -> N
     plan = catalog.plan(replace(WANTED, version="1.1"))
     assert plan.drift == ()
     check_messages(problems(plan))
+
+
+def test_what_an_unfinished_deploy_said_about_a_view_is_taken_back() -> None:
+    before, after = (
+        view("ops.v", "SELECT rows FROM ops.t", comment=text, properties={"a": text}) for text in ("old", "new")
+    )
+    catalog, wanted = deployed(T, before), spec("1.1", T, before)
+    catalog.apply(catalog.plan(spec("2.0", T, after)), until=1)
+    plan = catalog.plan(wanted)
+    assert (did(plan), plan.drift) == (["metadata ops.v"], ())
+    catalog.apply(plan)
+    again = catalog.plan(wanted)
+    assert (again.steps, again.drift) == ((), ())

@@ -501,14 +501,20 @@ def test_a_plan_is_refused_when_somebody_changed_a_table_since(place: Place) -> 
 
 
 def test_drift_is_repaired_when_somebody_says_so(place: Place) -> None:
-    wanted = spec("1.0", table("ops.t", "id int", properties={"a": "1"}))
+    said = {"comment": "rows", "owner": "ann", "properties": {"a": "1"}}
+    wanted = spec("1.0", table("ops.t", Column("id", "int", comment="key"), **said))
     place.deploy(wanted)
+    by_hand = {"a": "2", "comment": "mine", "owner": "bob"}
     with place.catalog.load_table("ops.t").transaction() as transaction:
-        transaction.set_properties({"a": "2"})
+        transaction.set_properties(by_hand)
+        with transaction.update_schema() as update:
+            update.update_column("id", doc="mine")
     with raises(BlockedPlanError):
         place.apply(place.plan(wanted), wanted)
-    place.settle(wanted, drift="repair")
-    assert place.catalog.load_table("ops.t").properties["a"] == "1"
+    assert told(place.settle(wanted, drift="repair")) == [("metadata", "ops.t")]
+    found = place.catalog.load_table("ops.t")
+    assert {name: found.properties[name] for name in by_hand} == {"a": "1", "comment": "rows", "owner": "ann"}
+    assert found.schema().find_field("id").doc == "key"
 
 
 def test_a_rewrite_keeps_the_values_of_a_column_that_others_added(place: Place) -> None:
