@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
+from airflow_provider_rfr.builtins import maintenance
+from airflow_provider_rfr.builtins.model import BROKEN, broken_mark
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.store.leases import acquire
+from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.cli.calls import Rfr
 from tests.unit.messages import check_messages
 from tests.unit.triggers.lake import Lake
@@ -117,6 +121,36 @@ def test_status_and_history_tell_of_what_was_done(objects: Path, rfr: Rfr) -> No
     assert [(step["name"], step["action"], step["state"]) for step in rfr("history", done, "-o", "json").json] == [
         ("ops.runs", "create", "done")
     ]
+
+
+def test_status_names_tables_that_could_not_be_deleted_and_views_that_broke(
+    objects: Path, rfr: Rfr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 62."""
+    old = objects / "old.yaml"
+    old.write_text("kind: table\nname: ops.old\nkeep: false\ncolumns: [{name: a, type: int}]\n")
+    rfr("apply")
+    old.unlink()
+    rfr("apply", "--keep-days", "0")
+
+    def refuse(*arguments: object) -> None:
+        raise OSError("no route to the store")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maintenance, "purge_table", refuse)
+        [aside] = rfr("gc", "-o", "json", code=1).json["failed"]
+    query, why = "SELECT a FROM ops.old", "reads ops.old, which is removed"
+    catalog = hook(objects).catalog
+    DuckEngine(catalog, objects.parent / "views").create_view("bob.v", query, {BROKEN: broken_mark(query, why)})
+    status = rfr("status", "-o", "json").json
+    [waiting] = status["garbage"]
+    since = datetime.now(timezone.utc) - datetime.fromisoformat(waiting.pop("not_before"))
+    assert timedelta() <= since < timedelta(hours=1)
+    assert waiting == {"table": aside, "reason": "no longer declared", "error": "OSError"}
+    assert aside.startswith("ops.old__g")
+    assert status["broken_views"] == [{"view": "bob.v", "reason": why}]
+    assert rfr("gc", "-o", "json").json["deleted"] == [aside]
+    assert rfr("status", "-o", "json").json["garbage"] == []
 
 
 def test_drift_is_told_and_stops_a_deploy_until_somebody_says_what_is_right(objects: Path, rfr: Rfr) -> None:
