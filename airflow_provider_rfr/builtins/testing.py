@@ -32,9 +32,9 @@ from sqlalchemy import Connection
 from airflow_provider_rfr.builtins.deploy import Applied, apply
 from airflow_provider_rfr.builtins.maintenance import entry_of, observe
 from airflow_provider_rfr.builtins.model import CatalogSpec
-from airflow_provider_rfr.builtins.plan import Plan, Policies
+from airflow_provider_rfr.builtins.plan import Plan, Policies, exit_code
 from airflow_provider_rfr.builtins.planner import plan as make_plan
-from airflow_provider_rfr.exceptions import StalePlanError
+from airflow_provider_rfr.exceptions import BlockedPlanError, StalePlanError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.rows import append_rows
 from airflow_provider_rfr.store.deploys import read_registry, write_registry
@@ -125,6 +125,17 @@ def crash(world: World, spec: CatalogSpec, chance: random.Random) -> None:
         world.apply(plan, spec, mortal)
 
 
+def look(world: World, spec: CatalogSpec, chance: random.Random) -> None:
+    """Plan the version, and deploy nothing."""
+    world.plan(spec)
+
+
+def back(world: World, spec: CatalogSpec, chance: random.Random) -> None:
+    """Deploy an older version, which is refused if a newer one is done or something that it did would be lost."""
+    with suppress(BlockedPlanError):
+        world.deploy(spec)
+
+
 def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """Deploy as if everything had been different before: every object has a step; ids, rows and users' objects stay."""
     recorded, _ = observe(world.catalog, world.store, project=spec.project)
@@ -180,6 +191,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("upgrade over 2, one by one", 2, ((upgrade, 1), _NEWEST)),
     Scenario("upgrade over 4, one by one", 4, ((upgrade, 3), (upgrade, 2), (upgrade, 1), _NEWEST)),
     Scenario("abandoned deploy, then another version", 2, ((crash, 1), _NEWEST)),
+    Scenario("planned, then the old version", 1, ((look, 0), (upgrade, 1), _NEWEST)),
+    Scenario("crash, then back to the old version", 1, ((crash, 0), (back, 1), _NEWEST)),
     Scenario("crashes at random steps", 1, (*[(crash, 0)] * 3, _NEWEST)),
     Scenario("everything by force", 0, ((force, 0),)),
     Scenario("two deploys at once", 1, ((together, 0),)),
@@ -217,7 +230,8 @@ def _play(
     for number, deploys in enumerate(((), scenario.between), 1):
         for deploy, left in deploys:
             deploy(world, newest_first[left], chance)
-            if deploy is not crash:
+            # One that died or was refused may leave the objects between two versions.
+            if deploy not in (crash, back) or exit_code(world.plan(newest_first[left])) == 0:
                 validate()
         world.manipulated = number
         for check in checks:

@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, Was
 from airflow_provider_rfr.builtins.testing import SCENARIOS, Check, Scenario, World, run_scenario
+from airflow_provider_rfr.exceptions import BlockedPlanError
 from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 from airflow_provider_rfr.sinks.run import run_sink
 from tests.integration.conftest import Lake
@@ -114,6 +115,20 @@ class IdentitiesStay(Check):
         assert world.catalog.load_table("ops.runs").metadata.table_uuid == self._uuid
 
 
+class UsersViewsAreUntouched(Check):
+    """A view of a user has the text and the properties that it was made with, and is not ours."""
+
+    def __init__(self, engine: DuckEngine) -> None:
+        self._engine = engine
+
+    def initialize(self, world: World) -> None:
+        self._engine.create_view("bob.mine", "SELECT id, rows FROM ops.seen", {"team": "b"})
+
+    def validate(self, world: World) -> None:
+        [mine] = (view for view in self._engine.views(world.catalog) if view.name == "bob.mine")
+        assert (mine.query, dict(mine.properties)) == ("SELECT id, rows FROM ops.seen", {"team": "b"})
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -> None:
     lake = Lake(tmp_path).settings
@@ -121,10 +136,27 @@ def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -
     world = World(lake, f"sqlite:///{tmp_path}/control.db", engine)
     every = versions(tmp_path)
     sinks = next(item for item in every[0].objects if item.sink is not None)
-    checks = [RowsAreKept(), SinksSendOnce(sinks, tmp_path), IdentitiesStay()]
+    checks = [RowsAreKept(), SinksSendOnce(sinks, tmp_path), IdentitiesStay(), UsersViewsAreUntouched(engine)]
     run_scenario(scenario, checks, every, world, seed=SEED)
     assert len(world.rows("ops.total")) == 1
-    assert {view.name for view in engine.views(world.catalog)} == {"ops.seen"}
+    assert {view.name for view in engine.views(world.catalog)} == {"bob.mine", "ops.seen"}
+
+
+@pytest.mark.parametrize("in_minor", [True, False])
+def test_a_column_of_a_patch_release_that_the_next_minor_release_lacks_fails_its_upgrade(
+    tmp_path: Path, in_minor: bool
+) -> None:
+    """Row 67."""
+    patched = ("a int", "patched int")
+    releases = {"1.0": ("a int",), "1.0.1": patched, "1.1": patched if in_minor else ("a int",)}
+    every = [spec(version, table("ops.t", *columns)) for version, columns in releases.items()]
+    world = World(Lake(tmp_path).settings, f"sqlite:///{tmp_path}/control.db")
+    upgrade = next(scenario for scenario in SCENARIOS if scenario.name == "upgrade over 1")
+    if in_minor:
+        run_scenario(upgrade, [], every, world)
+        return
+    with pytest.raises(BlockedPlanError, match="column patched would be lost"):
+        run_scenario(upgrade, [], every, world)
 
 
 def test_a_check_that_does_not_hold_fails_its_scenario_with_the_seed(tmp_path: Path) -> None:
