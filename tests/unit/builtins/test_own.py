@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+import os
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
 from airflow_provider_rfr.builtins import BuiltinObject, Kind, load_objects
-from airflow_provider_rfr.builtins.model import ActualState, CatalogSpec, RegistryState
+from airflow_provider_rfr.builtins.model import (
+    ActualState,
+    CatalogSpec,
+    DeclarationPlace,
+    RegistryState,
+    decode,
+    encode,
+)
 from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.builtins.queries import declared_columns, object_reads
@@ -19,6 +28,8 @@ from tests.unit.builtins.catalogs import Catalog
 
 TABLES = {"refresh_history", "commit_history", "delivery_history", "builtin_objects", "migration_history"}
 VIEWS = {"refresh_status", "failing_partitions", "endpoints_in_trouble"}
+RELEASED = Path(__file__).parents[2] / "golden" / "own_objects.json"
+"""What the last release declares; ``RFR_GOLDEN=release`` writes it."""
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +122,21 @@ def test_the_packages_own_objects_are_planned_and_then_as_declared(own: CatalogS
     catalog.apply(plan)
     catalog.check()
     assert catalog.plan(own).steps == ()
+
+
+def test_what_the_last_release_declares_becomes_what_is_declared_now(own: CatalogSpec) -> None:
+    """Row 67. A column that a patch release added, and that is not declared here, would stop the plan."""
+    if os.environ.get("RFR_GOLDEN") == "release":
+        objects = tuple(replace(obj, place=DeclarationPlace()) for obj in own.objects)
+        RELEASED.write_text(json.dumps(encode(replace(own, objects=objects)), indent=1, sort_keys=True) + "\n")
+    catalog = Catalog()
+    catalog.deploy(decode(CatalogSpec, json.loads(RELEASED.read_text())))
+    plan = catalog.plan(own)
+    assert plan.blocked == plan.drift == ()
+    catalog.apply(plan)
+    catalog.check()
+    again = catalog.plan(own)
+    assert (again.steps, again.drift, again.blocked) == ((), (), ())
 
 
 def test_where_the_catalog_has_no_views_the_tables_are_made_and_the_plan_names_what_is_not(own: CatalogSpec) -> None:
