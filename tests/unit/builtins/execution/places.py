@@ -269,3 +269,8 @@ class Place:
             name: [len(table.metadata.metadata_log), *(one.snapshot_id for one in table.metadata.snapshots)]
             for name, table in tables.items()
         }
+
+
+def told(done: Applied) -> list[tuple[str, str]]:
+    """What a deploy did, with the names of that moment."""
+    return [(step.how, step.name) for step in done.steps]

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from airflow_provider_rfr.builtins.deploy import Applied
 from airflow_provider_rfr.builtins.maintenance import gc
-from airflow_provider_rfr.builtins.model import BROKEN, DEPLOY, MARKER, BuiltinObject, Column, Kind, Was
+from airflow_provider_rfr.builtins.model import DEPLOY, MARKER, BuiltinObject, Column, Kind, Was
 from airflow_provider_rfr.builtins.plan import summary
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
@@ -22,12 +21,11 @@ from airflow_provider_rfr.exceptions import (
     StepError,
 )
 from airflow_provider_rfr.lake.rows import MIGRATION_TAG
-from airflow_provider_rfr.lake.tables import LiveColumn
-from airflow_provider_rfr.store.deploys import Garbage, history, queued, steps_of
+from airflow_provider_rfr.store.deploys import history, steps_of
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, obj, spec, table, view
 from tests.unit.builtins.execution.crashing import before_each_effect
-from tests.unit.builtins.execution.places import Place
-from tests.unit.messages import check_messages, raises
+from tests.unit.builtins.execution.places import Place, told
+from tests.unit.messages import raises
 
 T = table("ops.t", "id bigint!", "n int", "made timestamp", keys=("id",), partitioning=("days(made)",), comment="rows")
 V = view("ops.v", "SELECT id, n FROM ops.t", comment="newest")
@@ -38,19 +36,10 @@ Objects = tuple[BuiltinObject, ...]
 Rows = list[dict[str, Any]]
 
 
-def told(done: Applied) -> list[tuple[str, str]]:
-    return [(step.how, step.name) for step in done.steps]
-
-
 def filled(place: Place, declared: BuiltinObject, *rows: dict[str, Any]) -> None:
     """Deploy a table, and append rows to it."""
     place.deploy(spec("1.0", declared))
     place.append(declared.name, *rows)
-
-
-def waiting(place: Place) -> dict[str, Garbage]:
-    with place.store.read() as connection:
-        return {item.physical: item for item in queued(connection, PROJECT)}
 
 
 def tags(place: Place, name: str) -> list[str | None]:
@@ -529,71 +518,6 @@ def test_a_rewrite_keeps_the_values_of_a_column_that_others_added(place: Place) 
     assert place.rows("ops.t") == [{"id": 1, "n": 5, "theirs": "x"}]
 
 
-def test_a_users_view_is_rebound_and_does_not_become_ours(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "id int")))
-    place.engine.create_view("bob.daily", "SELECT id FROM ops.t", {"team": "b", "comment": "mine"})
-    place.engine.calls.clear()
-    done = place.settle(spec("1.1", table("ops.t", "id bigint")))
-    assert told(done) == [("bridge", "bob.daily"), ("evolve", "ops.t"), ("rebind", "bob.daily")]
-    found = next(view for view in place.engine.views(place.catalog))
-    assert dict(found.properties) == {"team": "b", "comment": "mine"}
-    assert found.query == "SELECT id FROM ops.t"
-    assert place.engine.calls == ["create_view bob.daily"] * 2
-
-
-def test_a_users_star_is_written_out_with_what_it_shows_before_its_columns_move(place: Place) -> None:
-    place.deploy(spec("1.0", table("ops.t", "id int", "n int"), table("ops.u", "id int", "k int")))
-    place.engine.create_view("bob.star", "SELECT t.* FROM lake.ops.t t", {})
-    place.engine.create_view("bob.more", "SELECT *, 1 AS one FROM ops.t", {})
-    place.engine.create_view("bob.both", "SELECT * FROM ops.t JOIN ops.u USING (id)", {})
-    place.engine.create_view("bob.unlike", "SELECT DISTINCT * FROM ops.t", {})
-    place.engine.create_view("bob.count", "SELECT count(*) AS n FROM ops.t", {})
-    wider = table("ops.u", "id int", "k int")
-    done = place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string"), wider))
-    assert told(done) == [*(("rebind", f"bob.{item}") for item in ("both", "more", "unlike")), ("evolve", "ops.t")]
-    done = place.settle(spec("1.2", table("ops.t", "m string", "id int", "n int"), wider))
-    assert told(done) == [("rebind", "bob.star"), ("evolve", "ops.t")]
-    assert {view.name: view.query for view in place.engine.views(place.catalog)} == {
-        "bob.both": "SELECT id, t.n, u.k FROM ops.t JOIN ops.u USING (id)",
-        "bob.count": "SELECT count(*) AS n FROM ops.t",
-        "bob.more": "SELECT id, n, 1 AS one FROM ops.t",
-        "bob.star": "SELECT t.id, t.n, t.m FROM lake.ops.t t",
-        "bob.unlike": "SELECT DISTINCT id, n FROM ops.t",
-    }
-
-
-def test_a_star_is_written_out_without_what_came_since_its_view_was_made(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.deploy(spec("1.0", table("ops.t", "id int", "n int")))
-    shown = (LiveColumn("id", "int"), LiveColumn("n", "int"))
-    monkeypatch.setattr(place.engine, "shown", lambda sql, columns: shown)
-    place.engine.create_view("bob.star", "SELECT * FROM ops.t", {})
-    assert told(place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string")))) == [("evolve", "ops.t")]
-    place.settle(spec("1.2", table("ops.t", "n int", "m string", "id int")))
-    assert [view.query for view in place.engine.views(place.catalog)] == ["SELECT id, n FROM ops.t"]
-
-
-def test_a_users_view_that_is_let_break_says_so_until_somebody_mends_it(place: Place) -> None:
-    """Nothing else of it is touched, and another one that breaks still stops the deploy."""
-    place.deploy(spec("1.0", table("ops.t", "id int", "n int")))
-    for name in ("bob.daily", "bob.other"):
-        place.engine.create_view(name, "SELECT n FROM ops.t", {"team": "b", "comment": "mine"})
-    wanted = spec("1.1", table("ops.t", "id int", "number int < n"))
-    with raises(BlockedPlanError):
-        place.apply(place.plan(wanted, break_views=frozenset({"bob.daily"})), wanted)
-    place.engine.drop_view("bob.other")
-    done = place.settle(wanted, break_views=frozenset({"bob.daily"}))
-    assert told(done) == [("evolve", "ops.t"), ("mark_broken", "bob.daily")]
-    [broken] = place.engine.views(place.catalog)
-    properties, why = dict(broken.properties), "reads ops.t.n, which is called number now"
-    assert properties.pop(BROKEN).endswith(why)
-    assert (broken.query, properties) == ("SELECT n FROM ops.t", {"team": "b", "comment": "mine"})
-    check_messages(place.plan(wanted).warnings)
-    place.engine.create_view("bob.daily", "SELECT number AS n FROM ops.t", broken.properties)
-    assert place.plan(wanted).warnings == (), "though the catalog keeps properties of a view that is replaced"
-
-
 def test_what_takes_sql_is_refused_without_an_engine_before_anything_is_done(place: Place) -> None:
     with raises(ConfigurationError):
         place.apply(place.plan(FIRST), FIRST, sql=None)
@@ -620,60 +544,6 @@ def test_a_source_may_get_columns_from_its_refresh(place: Place) -> None:
         update.union_by_name(pa.schema([("id", pa.int64()), ("_rfr_meta", pa.string()), ("extra", pa.string())]))
     place.settle(spec("1.1", source))
     place.settle(spec("1.2", obj(Kind.SOURCE, "ops.raw", "id bigint", "extra string", source={"stream": "orders"})))
-
-
-def test_garbage_goes_when_its_time_has_come_and_only_if_it_is_ours(place: Place) -> None:
-    loose = [table(f"ops.{name}", "id int", keep=False) for name in ("x", "y")]
-    place.deploy(spec("1.0", T, *loose))
-    place.append("ops.x", {"id": 1})
-    done = place.deploy(spec("1.1", T))
-    asides = [f"ops.{name}__g{done.deploy_id[:8]}" for name in ("x", "y")]
-    early = gc(project=PROJECT, catalog=place.catalog, store=place.store)
-    assert set(early.kept) == set(asides) and not early.deleted
-    place.deploy(spec("1.2", T, *loose, view("ops.z", "SELECT 1 AS one")))
-    done = place.deploy(spec("1.3", T, view("ops.z", "SELECT 1 AS one")), keep_days=0)
-    asides = [f"ops.{name}__g{done.deploy_id[:8]}" for name in ("x", "y")]
-    with place.catalog.load_table(asides[1]).transaction() as transaction:
-        transaction.remove_properties(MARKER)
-    found = gc(project=PROJECT, catalog=place.catalog, store=place.store)
-    assert found.deleted == (asides[0],) and asides[0] not in place.tables()
-    assert found.kept[asides[1]] == "it does not carry our marker" and asides[1] in place.tables()
-    assert not gc(project=PROJECT, catalog=place.catalog, store=place.store).deleted
-    assert place.plan(spec("1.3", T, view("ops.z", "SELECT 1 AS one"))).steps == ()
-
-
-def test_garbage_that_can_not_be_deleted_stays_in_the_queue_and_is_tried_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.deploy(spec("1.0", T, table("ops.x", "id int", keep=False)))
-    done = place.deploy(spec("1.1", T), keep_days=0)
-    aside = f"ops.x__g{done.deploy_id[:8]}"
-
-    def refuse(name: str) -> None:
-        raise OSError("no route to the store")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(place.catalog, "purge_table", refuse)
-        assert gc(project=PROJECT, catalog=place.catalog, store=place.store).failed == {aside: "OSError"}
-    assert done.state == "done" and aside in place.tables()
-    row = waiting(place)[aside]
-    assert (row.attempts, row.last_error) == (1, "OSError")
-    assert gc(project=PROJECT, catalog=place.catalog, store=place.store).deleted == (aside,)
-    assert waiting(place) == {} and aside not in place.tables()
-
-
-def test_garbage_is_what_somebody_accepted_to_lose(place: Place) -> None:
-    """Nothing goes to where garbage is collected from before its loss is accepted."""
-    place.deploy(spec("1.0", T, table("ops.x", "id int"), table("ops.y", "id int")))
-    place.append("ops.x", {"id": 1})
-    wanted = spec("1.1", T, view("ops.x", "SELECT 1 AS id"), removed=("ops.y",))
-    with raises(BlockedPlanError):
-        place.apply(place.plan(wanted, keep_days=0), wanted)
-    assert not gc(project=PROJECT, catalog=place.catalog, store=place.store).deleted
-    assert place.tables() == ["ops.t", "ops.x", "ops.y"] and place.rows("ops.x") == [{"id": 1}]
-    done = place.deploy(wanted, keep_days=0, accept_data_loss=frozenset({"ops.x"}))
-    deleted = gc(project=PROJECT, catalog=place.catalog, store=place.store).deleted
-    assert sorted(deleted) == [f"ops.{name}__g{done.deploy_id[:8]}" for name in ("x", "y")]
 
 
 def test_a_deploy_whose_answers_are_lost_ends_as_any_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
