@@ -8,9 +8,22 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.builtins.model import Column, Removed, Was
+from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Dependency, Kind, Removed, Was
 from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code, render
-from tests.unit.builtins.catalogs import Catalog, column, deployed, did, made, mview, problems, spec, table, view
+from tests.unit.builtins.catalogs import (
+    Catalog,
+    column,
+    deployed,
+    did,
+    made,
+    mview,
+    obj,
+    problems,
+    sink,
+    spec,
+    table,
+    view,
+)
 from tests.unit.messages import check_messages
 
 Columns = list[str | Column]
@@ -208,6 +221,49 @@ def test_a_table_whose_rows_are_or_were_kept_is_not_emptied(old: bool, new: bool
     accepted = {"accept_data_loss": {"ops.t"}}
     _, plan = from_to(["rows int"], ["rows string"], keep=new, old={"keep": old}, policies=accepted)
     check_messages(problems(plan))
+
+
+def every_kind(n: str, keep: bool | str = False) -> list[BuiltinObject]:
+    """An object of each kind, with a column of this type."""
+    return [
+        table("ops.t", n, keep=keep, exportable=True),
+        obj(Kind.LOG, "ops.log", n, keep=keep),
+        obj(Kind.SOURCE, "ops.raw", n, keep=keep, source={"stream": "orders"}),
+        mview("ops.m", "SELECT n FROM ops.t", n),
+        view("ops.v", "SELECT n FROM ops.t"),
+        sink("ops.k", "ops.t", on_replace="resend"),
+    ]
+
+
+def in_use(*objects: BuiltinObject) -> Catalog:
+    """A catalog with a user's view."""
+    catalog = deployed(*objects)
+    catalog.user_view("bob.v", "SELECT n FROM ops.v", Dependency("ops.v", None, ("n",)))
+    return catalog
+
+
+def test_everything_is_replaced_at_once_with_a_step_for_each_object_which_stays_the_same_one() -> None:
+    """Row 59."""
+    before, wanted = every_kind("n int"), spec("2.0", *every_kind("n string"))
+    assert {declared.kind for declared in before} == set(Kind)
+    catalog = in_use(*before)
+    ids, theirs = catalog.recorded.by_uuid.keys(), catalog.user_views["bob.v"]
+    plan = catalog.deploy(wanted)
+    assert sorted(did(plan)) == [
+        *("rebind bob.v", "rebind ops.v", "recompute ops.m"),
+        *("replace_empty ops.log", "replace_empty ops.raw", "replace_empty ops.t", "resend ops.k"),
+    ]
+    catalog.check()
+    assert catalog.recorded.by_uuid.keys() == ids == {declared.id for declared in before}
+    assert catalog.user_views == {"bob.v": theirs} and catalog.garbage == []
+    assert catalog.plan(wanted).steps == ()
+
+
+def test_of_everything_that_is_to_be_replaced_what_is_kept_stops_the_plan() -> None:
+    kept, catalog = {"ops.t", "ops.log", "ops.raw"}, in_use(*every_kind("n int", keep="billing"))
+    plan = catalog.plan(spec("2.0", *every_kind("n string", keep="billing")), accept_data_loss=kept)
+    assert {finding.name for finding in plan.blocked} >= kept
+    assert StepAction.REPLACE_EMPTY not in {step.how for step in plan.steps}
 
 
 # Older code

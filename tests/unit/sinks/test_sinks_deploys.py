@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.builtins.maintenance import Collected, gc
 from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.sinks.run import SinkRun, release_sink, run_sink
 from airflow_provider_rfr.store.deploys import SinkRow, load_sink
-from tests.unit.builtins.catalogs import column, made, mview, sink, spec, table
+from tests.unit.builtins.catalogs import PROJECT, column, made, mview, sink, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
 from tests.unit.builtins.execution.places import Place
 
@@ -230,3 +231,21 @@ def test_a_sink_may_leave_and_come_back_as_another_one(deployed: Deployed) -> No
     deployed.deploy("3.0", T)
     deployed.run()
     assert sorted(deployed.sent()) == [(1, 10), (1, 10), (2, 20), (2, 20), (3, 30), (3, 30), (4, 40)]
+
+
+def test_the_table_that_a_sink_was_at_is_kept_until_somebody_decides_what_becomes_of_the_sink(
+    deployed: Deployed,
+) -> None:
+    """Rows 30 and 53. A row was not sent before the table became a view."""
+    place = deployed.place
+
+    def collect() -> Collected:
+        return gc(project=PROJECT, catalog=place.catalog, store=place.store)
+
+    shown = view("ops.t", "SELECT id, n FROM ops.base", *OLD)
+    done = place.deploy(spec("2.0", table("ops.base", *OLD), shown, deployed.sink()), keep_days=0)
+    aside = f"ops.t__g{done.deploy_id[:8]}"
+    assert collect() == Collected(kept={aside: "a sink still reads from it"})
+    assert {"id": 4, "n": 40} in place.rows(aside)
+    deployed.release("resend")
+    assert collect().deleted == (aside,)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Was
-from airflow_provider_rfr.builtins.plan import Plan
+from airflow_provider_rfr.builtins.plan import Plan, Why
 from airflow_provider_rfr.exceptions import BlockedPlanError, StalePlanError, StepError
 from tests.unit.builtins.catalogs import column, made, mview, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
@@ -245,6 +245,27 @@ def test_a_table_that_a_deploy_made_before_it_died_knows_what_its_columns_were(
         place.append("ops.t", {"a": 1, "b": 2})
         place.deploy(spec("1.1", SWAPPED))
         assert place.rows("ops.t") == [row]
+
+
+def test_a_version_that_was_given_up_makes_way_for_an_older_one_unless_it_is_done(tmp_path: Path) -> None:
+    """Row 31."""
+    before, begun = table("ops.a", "id int"), table("ops.a", "id bigint", comment="3")
+    wanted = spec("2.0", table("ops.a", "id bigint", "n int", comment="2"))
+    rows = {"ops.a": [{"id": 1}]}
+    worlds = recorded(tmp_path, (spec("1.0", before), rows), wanted=spec("3.0", begun, table("ops.b", "id int")))
+    refused = []
+    for number in range(len(worlds.names)):
+        with died(worlds, number) as place:
+            plan = place.plan(wanted)
+            if plan.recorded_version == "3.0":
+                assert {finding.problems[0].why for finding in plan.blocked} == {Why.DOWNGRADE}
+                refused.append(number)
+                continue
+            place.deploy(wanted)
+            assert place.rows("ops.a") == [{"id": 1, "n": None}] and "ops.b" not in place.tables()
+            assert place.catalog.load_table("ops.a").properties["comment"] == "2"
+            assert place.plan(wanted).steps == ()
+    assert 0 not in refused and len(worlds.names) - 1 in refused
 
 
 OLD = table("ops.b", "id int", "n int", keep=False)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
+from sqlalchemy import MetaData
 
 from airflow_provider_rfr.builtins.maintenance import gc
 from airflow_provider_rfr.builtins.model import DEPLOY, MARKER, BuiltinObject, Column, Kind, Was
@@ -208,6 +209,31 @@ def test_columns_partitioning_and_keys_change_in_one_commit_that_makes_no_snapsh
     assert live.properties["comment"] == "lines"
 
 
+def stored(place: Place) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of the control store, by tables."""
+    tables = MetaData()
+    with place.store.read() as connection:
+        tables.reflect(connection)
+        return {
+            known.name: [tuple(row) for row in connection.execute(known.select())] for known in tables.sorted_tables
+        }
+
+
+def test_a_plan_writes_nothing_anywhere(place: Place) -> None:
+    """Row 55."""
+    place.settle(FIRST)
+    place.append("ops.t", {"id": 1, "n": 7, "made": None})
+
+    def world() -> tuple[Any, ...]:
+        return place.snapshots(), place.markers(), [*place.engine.calls], stored(place)
+
+    before = world()
+    assert before[3]["rfr_builtin_deploys"]
+    plan = place.plan(spec("2.0", EVOLVED, replace(V, query="SELECT id, number AS n FROM ops.t"), M))
+    assert {step.name for step in plan.steps} == {"ops.t", "ops.v"} and plan.applicable
+    assert world() == before
+
+
 ROW = {"id": 1, "s": {"a": 1, "b": 2}, "l": [{"a": 1, "b": 2}, None], "m": [("k", {"a": 1, "b": 2})]}
 
 
@@ -331,9 +357,21 @@ def test_only_what_is_said_about_a_table_changes(place: Place) -> None:
     before = table("ops.t", "id int", comment="old", owner="ann", properties={"a": "1", "b": "2"})
     after = table("ops.t", "id int", comment="new", properties={"a": "3"})
     place.deploy(spec("1.0", before))
+    assert place.catalog.load_table("ops.t").properties["owner"] == "ann"
     assert told(place.settle(spec("1.1", after))) == [("metadata", "ops.t")]
     found = place.catalog.load_table("ops.t").properties
     assert (found["comment"], found["a"], "owner" in found, "b" in found) == ("new", "3", False, False)
+
+
+def test_a_view_that_is_bound_again_keeps_what_is_said_about_it(place: Place) -> None:
+    said = {"comment": "c", "owner": "ann", "properties": {"a": "1"}}
+    shown = view("ops.v", "SELECT id FROM ops.t", **said)
+    place.deploy(spec("1.0", table("ops.t", "id int"), shown))
+    done = place.settle(spec("1.1", table("ops.t", "id bigint"), shown))
+    assert told(done) == [("bridge", "ops.v"), ("evolve", "ops.t"), ("rebind", "ops.v")]
+    [found] = place.engine.views(place.catalog)
+    kept = {"comment": "c", "owner": "ann", "a": "1", MARKER: str(shown.id)}
+    assert {name: found.properties.get(name) for name in kept} == kept
 
 
 INCOMPATIBLE = table("ops.t", "id bigint!", "n string", keys=("id",))

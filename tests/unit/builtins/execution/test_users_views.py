@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.builtins.model import BROKEN
@@ -31,6 +32,9 @@ def test_a_users_star_is_written_out_with_what_it_shows_before_its_columns_move(
     place.engine.create_view("bob.both", "SELECT * FROM ops.t JOIN ops.u USING (id)", {})
     place.engine.create_view("bob.unlike", "SELECT DISTINCT * FROM ops.t", {})
     place.engine.create_view("bob.count", "SELECT count(*) AS n FROM ops.t", {})
+    place.catalog.create_namespace("mine")
+    place.catalog.create_table("mine.u", pa.schema([("id", pa.int32())]))
+    place.engine.create_view("bob.own", "SELECT * FROM mine.u", {})
     wider = table("ops.u", "id int", "k int")
     done = place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string"), wider))
     assert told(done) == [*(("rebind", f"bob.{item}") for item in ("both", "more", "unlike")), ("evolve", "ops.t")]
@@ -40,6 +44,7 @@ def test_a_users_star_is_written_out_with_what_it_shows_before_its_columns_move(
         "bob.both": "SELECT id, t.n, u.k FROM ops.t JOIN ops.u USING (id)",
         "bob.count": "SELECT count(*) AS n FROM ops.t",
         "bob.more": "SELECT id, n, 1 AS one FROM ops.t",
+        "bob.own": "SELECT * FROM mine.u",
         "bob.star": "SELECT t.id, t.n, t.m FROM lake.ops.t t",
         "bob.unlike": "SELECT DISTINCT id, n FROM ops.t",
     }
