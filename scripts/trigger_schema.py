@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic.alias_generators import to_camel
 
 from airflow_provider_rfr.webhooks._fields import NONSENSITIVE
@@ -26,6 +28,23 @@ class _TriggerSchema(ModelSchema):
         return _SPELLING.get(name, to_camel(name))
 
 
+def _combinations() -> dict[str, Any]:
+    """Return what :meth:`Endpoint.contradictions` refuses and a schema can express."""
+    bodies = [{"required": [name]} for name in ("payload", "payloadTemplate", "preset")]
+    with_address = sorted(name for name, preset in PRESETS.items() if preset.receiver.base)
+    addresses = [
+        {"required": ["url"]},
+        {"required": ["connection"]},
+        {"required": ["preset"], "properties": {"preset": {"enum": with_address}}},
+    ]
+    spellings = [(other.field, to_camel(key)) for key, other in Endpoint.other_spellings.items()]
+    exclusive = [{"not": {"required": [*pair]}} for pair in (("url", "connection"), *spellings)]
+    return {
+        "allOf": [{"anyOf": bodies}, {"anyOf": addresses}, *exclusive],
+        "dependentRequired": {"with": ["preset"]},
+    }
+
+
 def schema_text() -> str:
     """Return the schema as the file holds it.
 
@@ -33,7 +52,8 @@ def schema_text() -> str:
     """
     schema = TriggerBlock.model_json_schema(by_alias=True, mode="validation", schema_generator=_TriggerSchema)
     endpoint = schema["$defs"]["Endpoint"]
-    endpoint["anyOf"] = [{"required": ["url"]}, {"required": ["connection"]}, {"required": ["preset"]}]
+    endpoint.update(_combinations())
+    schema["$defs"]["Success"]["dependentRequired"] = {"equals": ["pointer"]}
     notes = field_notes(Endpoint)
     properties = endpoint["properties"] | {
         to_camel(key): dict(

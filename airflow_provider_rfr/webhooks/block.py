@@ -187,7 +187,7 @@ class Endpoint(TriggerModel):
     method: _Method = _METHODS[0]
     headers: Headers = Field(default_factory=dict)
     expose_headers: tuple[HeaderName, ...] = ()
-    payload: JsonTree = Field(default=None, json_schema_extra=NONSENSITIVE)
+    payload: JsonTree = Field(default=None, json_schema_extra={**NONSENSITIVE, "not": {"type": "null"}})
     timeout: _Timeout = Field(
         default_factory=lambda: Duration("30s"), json_schema_extra={**NONSENSITIVE, "default": "30s"}
     )

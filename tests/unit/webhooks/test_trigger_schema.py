@@ -32,7 +32,7 @@ def test_the_package_s_file_is_what_the_model_gives() -> None:
 
 def test_it_is_a_schema_that_refuses_unknown_fields_everywhere() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert SCHEMA["required"] == ["config"]
+    assert (SCHEMA["type"], SCHEMA["required"]) == ("object", ["config"])
     assert "sops" not in json.dumps(SCHEMA)
     open_ones = [name for name, node in SCHEMA["$defs"].items() if node.get("additionalProperties") is not False]
     assert not [name for name in open_ones if SCHEMA["$defs"][name]["type"] == "object"]
@@ -87,6 +87,21 @@ def test_schema_and_model_take_the_same(endpoint: Mapping[str, Any]) -> None:
         {"config": {"a": {**MINIMAL, "headers": {"A": 5}}}},
         {"config": {"a": {**MINIMAL, "method": "GET"}}},
         {"config": {"a": 5}},
+        *(
+            {"config": {"a": endpoint}}
+            for endpoint in (
+                {"url": "https://h/x"},
+                {"url": "https://h/x", "payload": None},
+                {"payloadTemplate": "{}"},
+                {"preset": "slack"},
+                {**MINIMAL, "connection": "c"},
+                {**MINIMAL, "payload": 1},
+                {**MINIMAL, "timeout": "4s", "timeoutSecs": 4},
+                {**MINIMAL, "maxAttempts": 3, "maxRetries": 2},
+                {**MINIMAL, "with": {"jobId": 1}},
+                {**MINIMAL, "success": {"equals": 1}},
+            )
+        ),
     ],
 )
 def test_schema_and_model_refuse_the_same(document: Any) -> None:
