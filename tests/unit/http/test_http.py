@@ -55,6 +55,9 @@ def test_a_header_of_the_endpoint_replaces_ours_in_any_case(server: Receiver) ->
     send(server.url, **{"content-TYPE": "text/plain", "USER-agent": "me"})
     headers = server.received[0].headers
     assert (headers["content-type"], headers["user-agent"]) == ("text/plain", "me")
+    message = Request("POST", server.url, {"content-TYPE": "text/plain"}, b"{}").message()
+    assert message is not None
+    assert [text for name, text in message.headers.items() if name.lower() == "content-type"] == ["text/plain"]
 
 
 def test_one_connection_serves_many_requests_until_it_is_idle(server: Receiver) -> None:

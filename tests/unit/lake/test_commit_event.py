@@ -129,6 +129,16 @@ def test_the_span_of_all_bindings_leaves_out_those_without_documents_and_clocks_
     assert rfc3339(four) == "1970-01-01T00:00:40Z"
 
 
+def test_two_bindings_name_each_collection_once_and_span_from_the_first_to_the_last() -> None:
+    bindings = [Binding("t", "a", 1, 1), Binding("t", "b", 2, 2), Binding("u", "a", 1, 1)]
+    assert collections_of(bindings) == ("a", "b")
+    spans = [
+        (datetime.fromtimestamp(begin, timezone.utc), datetime.fromtimestamp(end, timezone.utc))
+        for begin, end in ((1000, 3000), (500, 4000))
+    ]
+    assert [rfc3339(at) for at in published_span(spans)] == ["1970-01-01T00:08:20Z", "1970-01-01T01:06:40Z"]
+
+
 def test_merged_events_join_collections_take_instants_and_keep_the_first_run_id() -> None:
     first = replace(FULL, run_id="A")
     second = replace(

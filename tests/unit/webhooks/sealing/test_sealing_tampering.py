@@ -27,15 +27,24 @@ EVIL = "https://evil.example.com/"
     ("field", "value"),
     [
         ("payloadTemplate", '{"other": "{{commit_id}}"}'),
+        ("payload", {"other": ["{{commit_id}}", None, 1.5]}),
         ("timeout", "90s"),
         ("maxAttempts", 9),
+        ("retry", {"schedule": "standard", "maxElapsed": "2d"}),
+        ("interval", "10m"),
         ("when", {"collections": ["*"], "minDocuments": 5}),
+        ("onFailure", "block"),
+        ("ordering", "strict"),
         ("enabled", False),
     ],
 )
 def test_what_users_tune_is_edited_in_place(field: str, value: Any, changed: Any, opens: Any) -> None:
     opened = opens(changed("config", "startDownstream", field, value))
     assert opened["config"]["startDownstream"][field] == value
+
+
+def test_the_interval_of_the_block_is_edited_in_place(changed: Any, opens: Any) -> None:
+    assert opens(changed("interval", "15m"))["interval"] == "15m"
 
 
 def test_what_users_tune_may_be_removed_and_reordered(sealed: Any, opens: Any, document: Any) -> None:
