@@ -385,7 +385,7 @@ def _check_editable(services: Services, name: str, names: Sequence[str], problem
 def _validate(services: Services, plan: _Alteration) -> _Alteration:
     """Check that the candidate leads to the same upstream, and that each task could continue with it (stage three).
 
-    The trial of the candidate belongs to the next stage, since Airflow's own test stores a candidate that works.
+    The trial of the candidate belongs to the next stage: the gateway may try and store it in one step.
 
     :raises ConnectionValidationError: another upstream that is not wanted, or a task could not continue
     """

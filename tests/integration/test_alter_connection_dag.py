@@ -15,6 +15,8 @@ from airflow.exceptions import ParamValidationError
 from airflow.models import Connection
 from airflow.utils.session import create_session
 
+from airflow_provider_rfr.connections.airflow.gateways import DatabaseGateway
+from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
 from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
@@ -190,6 +192,23 @@ def test_what_cant_be_read_is_told_in_a_line_without_its_content(
     error = capsys.readouterr().err
     assert "can't be read" in error or "can be read" in error
     assert CANARY not in error
+
+
+def test_an_edit_by_hand_while_a_change_is_stored_is_a_conflict(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = DatabaseGateway.commit
+
+    def commit_late(gateway: DatabaseGateway, expected: str, candidate: Definition) -> None:
+        with create_session() as session:
+            session.query(Connection).filter(Connection.conn_id == shop).one().login = "by-hand"
+        commit(gateway, expected, candidate)
+
+    monkeypatch.setattr(DatabaseGateway, "commit", commit_late)
+    assert rfr("connection", "alter", f"ALTER CONNECTION {shop} SET (extra.page_size = 30)") == 1
+    with create_session() as session:
+        connection = session.query(Connection).filter(Connection.conn_id == shop).one()
+        assert (connection.login, json.loads(connection.extra)) == ("by-hand", {"page_size": 20})
+    (newest, *_) = ConnectionsHook().history(shop)
+    assert newest.state == "conflict"
 
 
 def test_a_password_that_is_dropped_is_gone(shop: str) -> None:

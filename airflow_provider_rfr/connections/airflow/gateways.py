@@ -114,19 +114,18 @@ class ApiGateway:
         self._check_stored(candidate)
 
     def commit_tested(self, expected: str, candidate: Definition) -> bool:
-        """Run Airflow's connection test, which stores settings that work; return False where it is not enabled."""
+        """Run Airflow's connection test, and store settings that work; return False where it is not enabled.
+
+        The test could store them itself (``commit_on_success``), but also over what somebody changed while it ran.
+        """
         if not self._expected(expected, candidate).is_database:
             return False
-        body = {**_body(candidate), "commit_on_success": True}
-        answer = self._api.call("POST", ["connections", "enqueue-test"], body)
+        answer = self._api.call("POST", ["connections", "enqueue-test"], _body(candidate))
         if answer.status_code in (403, 404, 405, 422):
-            # Disabled, or no executor that can do it. If the user may not, the other way reports it.
+            # Disabled, no executor that can do it, or the user may not.
             return False
         self._await_test(candidate, str(self._checked(candidate.name, answer).json()["token"]))
-        self._check_stored(candidate)
-        # The test does not store the description.
-        path, query = ["connections", candidate.name], [("update_mask", "description")]
-        self._checked(candidate.name, self._api.call("PATCH", path, _body(candidate), query=query))
+        self.commit(expected, candidate)
         return True
 
     def rename(self, expected: str, definition: Definition, new_name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,13 +32,17 @@ from tests.webhook_receiver import receiver, serve_tls, write_certificates
 CANARY = "canary-0f77a1"
 HASHES = ContentHash(b"key", "salt")
 STORED = Definition("shop", "http", host="h", password=CANARY)
+MOVED = replace(STORED, host="elsewhere")
+TESTED = ["POST connections/enqueue-test", "GET connections/enqueue-test"]
 
 
 class MetastoreBackend:
     """Airflow's database, with one connection."""
 
+    stored = STORED
+
     def get_connection(self, conn_id: str) -> Any:
-        return as_connection(STORED)
+        return as_connection(self.stored)
 
 
 class Vault(MetastoreBackend):
@@ -55,15 +59,21 @@ class Api:
     answers: list[Any]
     calls: list[str] = field(default_factory=list)
     status: int = 200
+    bodies: list[Any] = field(default_factory=list)
+    meanwhile: Callable[[str], None] = lambda method: None
 
-    def call(self, method: str, path: list[str], *args: Any, **kwargs: Any) -> Any:
+    def call(self, method: str, path: list[str], body: Any = None, **kwargs: Any) -> Any:
         self.calls.append(f"{method} {'/'.join(path)}")
+        self.bodies.append(body)
+        self.meanwhile(method)
         return SimpleNamespace(status_code=self.status, json=lambda: self.answers.pop(0))
 
 
 @pytest.fixture(autouse=True)
-def database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateways, "worker_backends", lambda: [MetastoreBackend()])
+def database(monkeypatch: pytest.MonkeyPatch) -> MetastoreBackend:
+    backend = MetastoreBackend()
+    monkeypatch.setattr(gateways, "worker_backends", lambda: [backend])
+    return backend
 
 
 def test_a_password_that_the_api_would_leave_there_refuses_the_whole() -> None:
@@ -74,6 +84,40 @@ def test_a_password_that_the_api_would_leave_there_refuses_the_whole() -> None:
         with raises(AlterationRefusedError):
             commit(HASHES.of(STORED), without)
     assert api.calls == []
+
+
+@pytest.mark.parametrize("commit", [ApiGateway.commit, ApiGateway.commit_tested])
+def test_nothing_is_sent_where_the_connection_is_not_what_was_read(commit: Callable[..., object]) -> None:
+    api = Api([{}])
+    with raises(ConnectionConflictError):
+        commit(ApiGateway(api, HASHES), "another hash", MOVED)  # type: ignore[arg-type]
+    assert api.calls == []
+
+
+def test_settings_that_pass_airflows_own_test_are_stored_by_a_call_of_their_own(database: MetastoreBackend) -> None:
+    def store(method: str) -> None:
+        database.stored = MOVED if method == "PATCH" else STORED
+
+    api = Api([{"token": "t"}, {"state": "success"}], meanwhile=store)
+    assert ApiGateway(api, HASHES).commit_tested(HASHES.of(STORED), MOVED)  # type: ignore[arg-type]
+    assert api.calls == [*TESTED, "PATCH connections/shop"]
+    # Airflow would store them after a test of any length, over what somebody changed meanwhile.
+    assert "commit_on_success" not in api.bodies[0]
+
+
+@pytest.mark.parametrize(
+    ("commit", "calls"), [(ApiGateway.commit, ["PATCH connections/shop"]), (ApiGateway.commit_tested, TESTED)]
+)
+def test_what_somebody_stores_meanwhile_is_a_conflict(
+    database: MetastoreBackend, commit: Callable[..., object], calls: list[str]
+) -> None:
+    def edit(method: str) -> None:
+        database.stored = replace(STORED, login="by-hand")
+
+    api = Api([{"token": "t"}, {"state": "success"}], meanwhile=edit)
+    with raises(ConnectionConflictError):
+        commit(ApiGateway(api, HASHES), HASHES.of(STORED), MOVED)  # type: ignore[arg-type]
+    assert api.calls == calls
 
 
 def test_a_connection_is_deleted_where_it_is_what_was_read() -> None:
