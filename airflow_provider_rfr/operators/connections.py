@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -53,6 +53,7 @@ from airflow_provider_rfr.http.redaction import is_secret_extra
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_rfr.connections.airflow.use import ConnectionUse
     from airflow_provider_rfr.store.connections import TaskRef
 
 _P = ParamSpec("_P")
@@ -338,7 +339,7 @@ def _boolean(field: str, value: Any) -> bool:
 def running_with(
     context: Context,
     kind: str,
-    conn_ids: Sequence[str],
+    conn_ids: Sequence[str] | Callable[[], Sequence[str]],
     work: Callable[[], _T],
     *,
     details: Mapping[str, Any] | None = None,
@@ -349,6 +350,7 @@ def running_with(
     """Do a task's work with these connections; once more if one of them was altered and the work failed meanwhile.
 
     :param kind: ``refresh`` or ``sink``
+    :param conn_ids: connections that the task names, or a function that returns them before each start of the work
     :param work: reads the connections itself, each time that it is called
     :param details: what else is noted of the task, see ``ConnectionUse``; no secrets
     :param stop: asks the work to end at its next checkpoint, from another thread; by default it ends by itself
@@ -363,9 +365,12 @@ def running_with(
     from airflow_provider_rfr.store.connections import DEFERRED, FAILED, IDLE
 
     task = task_of(context)
+    use: ConnectionUse | None = None
     with closing(store):
         while True:
-            use = _unless_away(ConnectionUse, store, task, kind, conn_ids, details or {}, upstream_identity, stop)
+            with _failure_noted(use, kind_of):
+                names = conn_ids() if callable(conn_ids) else conn_ids
+            use = _unless_away(ConnectionUse, store, task, kind, names, details or {}, upstream_identity, stop)
             if use is None:
                 return work()
             try:
@@ -384,6 +389,19 @@ def running_with(
             else:
                 _unless_away(use.end, IDLE)
                 return result
+
+
+@contextmanager
+def _failure_noted(use: ConnectionUse | None, kind_of: Callable[[Exception], str]) -> Iterator[None]:
+    """Note an error as the end of the task; ``use``: its former start, if there was one."""
+    try:
+        yield
+    except Exception as error:
+        if use is not None:
+            from airflow_provider_rfr.store.connections import FAILED
+
+            _unless_away(use.end, FAILED, str(error), kind_of(error))
+        raise
 
 
 def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:

@@ -75,17 +75,20 @@ class SinkOperator(BaseOperator):
         :raises RfrError: a retry may help
         """
         with final_errors(self.log.error):
-            chosen = self._chosen(BuiltinsHook.of_task(self))
-            named = [obj.sink.settings.get("connection") for obj in chosen if obj.sink is not None]
-            conn_ids = [self.lake_conn_id, *(str(name) for name in named if name)]
             store = self.control_store_conn_id
             run, stop = self._run_all, self.on_kill
-            return running_with(context, "sink", conn_ids, run, stop=stop, control_store_conn_id=store)
+            return running_with(context, "sink", self._conn_ids, run, stop=stop, control_store_conn_id=store)
 
     def on_kill(self) -> None:
         """End after the current batch; the next run continues."""
         if self._stopping is not None:
             self._stopping.set()
+
+    def _conn_ids(self) -> list[str]:
+        """Return the connections of the lake and of the sinks, as they are declared now."""
+        chosen = self._chosen(BuiltinsHook.of_task(self))
+        named = [obj.sink.settings.get("connection") for obj in chosen if obj.sink is not None]
+        return [self.lake_conn_id, *(str(name) for name in named if name)]
 
     def _run_all(self) -> dict[str, dict[str, Any]]:
         stopping = self._stopping = threading.Event()

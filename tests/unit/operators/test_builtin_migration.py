@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from pyiceberg.types import StringType
 
 from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators import BuiltinMigrationOperator, SinkOperator
+from airflow_provider_rfr.store.connections import TaskRef, load_use, want
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
@@ -143,6 +146,38 @@ def test_a_sink_that_is_asked_to_stop_ends_after_its_batch_and_goes_on_behind_it
         assert len(receiver.requests) == 2
         assert task.execute({})["ops.runs_out"]["rows"] == 3
     assert sorted(row["id"] for request in receiver.requests for row in request.json["rows"]) == [0, 1, 2, 3, 4]
+
+
+def test_a_sink_whose_connection_is_altered_goes_on_in_the_same_try_as_it_is_declared_then(
+    lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, ref = SinkOperator(task_id="export", **place(objects)), TaskRef("migrate", "manual", "apply")
+
+    def declare(connection: str, path: str) -> None:
+        settings = f"{{connection: {connection}, path: {path}, batch_size: 1}}"
+        (objects / "ops.yaml").write_text(RUNS % "int" + SINK % ("http", settings))
+
+    def answer(request: Received) -> tuple[int, bytes]:
+        if len(receiver.requests) == 2:
+            declare("other", "new")
+            store.run(lambda connection: want(connection, [ref], "out", "altered"))
+            task.on_kill()
+        return (200, b"")
+
+    with Receiver(answer) as receiver, closing(ControlStoreHook().get_store()) as store:
+        for name in ("OUT", "OTHER"):
+            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": "http", "host": receiver.url}))
+        monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
+        declare("out", "old")
+        operate(objects, "apply")
+        write(lake, *range(5))
+        assert task.execute({"ti": TaskInstance()})["ops.runs_out"]["rows"] == 3  # type: ignore[typeddict-item]
+        with store.read() as connection:
+            use = load_use(connection, ref)
+    assert [request.path for request in receiver.requests] == [*["/old"] * 2, *["/new"] * 3]
+    assert sorted(row["id"] for request in receiver.requests for row in request.json["rows"]) == [0, 1, 2, 3, 4]
+    assert use is not None
+    assert (use.kind, use.token, {used.conn_id for used in use.connections}) == ("sink", 2, {"lake", "other"})
 
 
 @pytest.mark.parametrize(

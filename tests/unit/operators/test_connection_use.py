@@ -131,3 +131,15 @@ def test_work_that_fails_while_its_connection_is_altered_is_done_once_more_and_a
     assert running_with(CONTEXT, "sink", ["shop"], work) == "sent"
     assert len(tries) == 2
     assert (use(store).kind, use(store).state, use(store).token) == ("sink", IDLE, 2)
+
+
+def test_connections_that_can_no_longer_be_named_at_a_restart_end_the_task(bench: Bench, store: ControlStore) -> None:
+    named = [["shop"]]
+
+    def work() -> None:
+        store.run(lambda connection: want(connection, [TASK], "shop", "another"))
+        raise SourceError("refused")
+
+    with pytest.raises(IndexError):
+        running_with(CONTEXT, "sink", named.pop, work)
+    assert (use(store).state, use(store).token, use(store).error_kind) == (FAILED, 1, "IndexError")
