@@ -42,16 +42,23 @@ def host(bench: Bench) -> str | None:
     return bench.shelf.connections["api"].host
 
 
+@pytest.mark.parametrize("is_identified", [True, False])
 @pytest.mark.parametrize(
-    ("change", "dead"), [("SET (host = 'http://two')", "http://two"), ("DROP (test_path)", "http://one")]
+    ("change", "dead", "extra"),
+    [("SET (host = 'http://two')", "http://two", {"test_path": "/ok"}), ("DROP (test_path)", "http://one", {})],
 )
-def test_settings_that_do_not_work_change_and_stop_nothing(bench: Bench, change: str, dead: str) -> None:
+def test_settings_that_do_not_work_change_and_stop_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, change: str, dead: str, extra: dict[str, str], is_identified: bool
+) -> None:
     before = bench.shelf.connections["api"] = replace(API, extra={"test_path": "/ok"})
     bench.run("load", "api")
     bench.shelf.dead.add(dead)
+    if not is_identified:
+        monkeypatch.setattr(bench.shelf, "identify", lambda definition: None)
     with raises(ConnectionValidationError):
-        bench.alter(f"ALTER CONNECTION api {change}")
+        bench.alter(f"ALTER CONNECTION api {change} WITH (DRAIN_TIMEOUT = 0)")
     assert bench.shelf.connections["api"] == before
+    assert [candidate.extra for candidate in bench.shelf.tried] == ([] if is_identified else [extra])
     assert not bench.use("load").is_stale
     (row,) = bench.audit()
     assert (row.state, row.detail) == ("refused", f"nothing answers at {dead}")
@@ -86,6 +93,15 @@ def test_exactly_what_uses_the_connection_is_restarted_however_far_away(bench: B
     assert ends(outcome) == {"source": "restarted", "sink": "restarted"}
     assert outcome.dependents[0].via == ("broker", "tunnel")
     assert (bench.use("source").token, bench.use("sink").token, bench.use("elsewhere").token) == (2, 2, 1)
+
+
+def test_a_connection_that_a_sink_alone_uses_besides_its_own_restarts_that_sink(bench: Bench) -> None:
+    bench.run("source", "broker")
+    bench.run("sink", "broker", "schemas", kind="sink")
+    bench.obey("source", "sink")
+    outcome = bench.alter("ALTER CONNECTION schemas SET (host = 'http://schemas2')")
+    assert verdicts(outcome) == {"sink": "restart"}
+    assert (bench.use("source").token, bench.use("sink").token) == (1, 2)
 
 
 def test_a_tunnel_that_was_added_without_a_restart_counts_all_the_same(bench: Bench) -> None:

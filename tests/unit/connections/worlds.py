@@ -56,7 +56,7 @@ class Shelf:
     states: dict[str, str] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
     secrets_read: list[str] = field(default_factory=list)
-    tried: list[str | None] = field(default_factory=list)
+    tried: list[Definition] = field(default_factory=list)
     before_commit: Callable[[], None] = lambda: None
 
     def read(self, name: str) -> Definition | None:
@@ -99,7 +99,7 @@ class Shelf:
         return [secret for secret in secrets if str(secret) in self.forbidden_secrets]
 
     def test(self, candidate: Definition) -> bool:
-        self.tried.append(candidate.host)
+        self.tried.append(candidate)
         if candidate.host in self.dead:
             raise ConnectionValidationError(candidate.name, f"nothing answers at {candidate.host}")
         return candidate.conn_type != "kafka"

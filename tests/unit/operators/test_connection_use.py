@@ -19,11 +19,11 @@ from airflow_provider_rfr.operators.connections import running_with
 from airflow_provider_rfr.store.connections import FAILED, IDLE, ConnectionNotes, TaskRef, Use, load_use, want
 from airflow_provider_rfr.store.engine import ControlStore
 from tests.soon import wait_until
-from tests.unit.operators.test_execute import CANARY, Bench, bench
+from tests.unit.operators.test_execute import CANARY, Bench, bench, without_jvm
 
 pytestmark = pytest.mark.test
 
-__all__ = ["bench"]
+__all__ = ["bench", "without_jvm"]
 TASK = TaskRef("d", "r", "refresh")
 CONTEXT: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1)}
 STOPPED = {"error": {"type": "RefreshStoppedError", "message": "stopped"}}
@@ -52,9 +52,11 @@ def test_it_goes_on_in_the_same_try_and_its_former_driver_has_ended_before(
     bench: Bench, store: ControlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Use] = []
+    former: list[str] = []
 
     def alter() -> None:
         wait_until(bench.report.exists)
+        former.append(bench.seen["path"])
         before = find_definition("shop")
         os.environ["AIRFLOW_CONN_SHOP"] = shop("http://127.0.0.1:2")
         new = content_hash(store).of(find_definition("shop"))
@@ -79,8 +81,22 @@ def test_it_goes_on_in_the_same_try_and_its_former_driver_has_ended_before(
         {"base_url": "http://127.0.0.1:1", "login": "me"},
         {"base_url": "http://127.0.0.1:2", "login": "me"},
     ]
+    commands = "\n".join(bench.seen["commands"])
+    assert bench.seen["path"] in commands
+    assert former[0] not in commands
     ended = use(store)
     assert (ended.state, ended.token, ended.error_kind) == (FAILED, 2, "RefreshStoppedError")
+
+
+@pytest.mark.usefixtures("without_jvm")
+def test_the_driver_is_told_that_the_connection_leads_to_another_upstream(bench: Bench, store: ControlStore) -> None:
+    present = content_hash(store).of(find_definition("shop"))
+    store.run(lambda connection: ConnectionNotes(connection, "shop").set_former_places(present, [{"upstream": "abc"}]))
+    bench.run()
+    assert bench.seen["document"]["run"]["moved"] == [
+        {"upstream": "abc"},
+        {"login": "me", "base_url": "http://127.0.0.1:1"},
+    ]
 
 
 def test_what_it_uses_is_noted_without_any_secret(bench: Bench, store: ControlStore, tmp_path: Path) -> None:
