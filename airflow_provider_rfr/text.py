@@ -8,6 +8,11 @@ def cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
+def quantity(number: int, noun: str) -> str:
+    """Return the number with the noun, as ``1 page`` or ``2,000 pages``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def one_line(text: str, longest: int) -> str:
     """Return the text without line breaks, cut if it is long."""
     return cut(" ".join(text.split()), longest)

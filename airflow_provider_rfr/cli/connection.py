@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.common import command, limit_of, moment, print_data, user_name
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.text import quantity
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.alteration import Outcome
@@ -64,7 +65,8 @@ def dependents(args: Namespace) -> None:
         stale = ", with settings that were altered since" if task.use.is_stale else ""
         error = f" ({task.use.error})" if task.use.error else ""
         print(task.line("", f"{task.reason}{stale}{error}"))
-    print(f"{len(tasks)} use {args.connection}", file=sys.stderr)
+    use = "uses" if len(tasks) == 1 else "use"
+    print(f"{quantity(len(tasks), 'task')} {use} {args.connection}", file=sys.stderr)
 
 
 @command

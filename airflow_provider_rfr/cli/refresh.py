@@ -24,7 +24,7 @@ from airflow_provider_rfr.cli.common import (
     tell,
 )
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
-from airflow_provider_rfr.text import cut
+from airflow_provider_rfr.text import cut, quantity
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -134,10 +134,10 @@ def _show_load(status: TableStatus, header: LedgerHeader, details: RefreshDetail
         say(f"{status.percent} %" + ("" if left is None else f", about {duration_in_words(left)} left"))
     rate, before = content["pages_per_second"], header.previous_rows
     pace = f", {rate_in_words(rate)}/s in the last attempt" if rate else ""
-    previous = f"before, the table had {before or 0:,} rows"
+    previous = f"before, the table had {quantity(before or 0, 'row')}"
     if not header.is_incremental:
         previous = f"the previous refresh published {before or 0:,}"
-    size = size_in_words(header.bytes) + ("" if details is None else f" in {details.files:,} files")
+    size = size_in_words(header.bytes) + ("" if details is None else f" in {quantity(details.files, 'file')}")
     facts = {
         "Stream": header.stream,
         "Host": header.host,
@@ -160,8 +160,9 @@ def _show_load(status: TableStatus, header: LedgerHeader, details: RefreshDetail
 def _show_run(status: TableStatus, header: LedgerHeader) -> None:
     from airflow_provider_rfr.streams.repeats import in_words
 
+    rounds = quantity(header.rounds, "round")
     facts = {
-        "Attempts": f"{header.attempts:,}, {header.rounds:,} rounds, last commit {_when(header.committed_at)}",
+        "Attempts": f"{header.attempts:,}, {rounds}, last commit {_when(header.committed_at)}",
         "Run": _run_of(header),
         "Retried errors": in_words(status.retried),
         "Next retry": status.retry_at and _when(status.retry_at),
@@ -230,7 +231,8 @@ def _show_table(header: LedgerHeader, target: TableFacts | None) -> None:
     if target is None:
         say("The table can't be read now" if header.snapshot_id is not None else "The first publish creates the table")
         return
-    size = f"{target.rows or 0:,} rows, {target.files or 0:,} files, {size_in_words(target.bytes or 0)}"
+    rows, files = quantity(target.rows or 0, "row"), quantity(target.files or 0, "file")
+    size = f"{rows}, {files}, {size_in_words(target.bytes or 0)}"
     snapshot = f", snapshot {target.snapshot_id} {_when(target.committed_at)}" if target.committed_at else ""
     copies = f"; rfr.expire.max-copies {target.max_copies}" if target.max_copies else ""
     say(f"{size}{snapshot}; snapshots: {target.snapshots:,}{copies}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from airflow_provider_rfr.text import quantity
+
 _Past = TypeVar("_Past", bound="_Summary")
 
 LARGEST: Final = 2**63 - 1
@@ -116,7 +118,7 @@ class PastGeneration(_Summary):
         """Return the outcome of the publish in words: changes, or rows; an empty text if it was not published."""
         if self.changes is not None:
             return changes_in_words(self.changes)
-        return "" if self.rows is None else f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}"
+        return "" if self.rows is None else quantity(self.rows, "row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from airflow_provider_rfr.refresh.past import (
     check_counts,
     read_moment,
 )
+from airflow_provider_rfr.text import quantity
 
 PREFIX = "rfr."
 _FORMAT = 1
@@ -573,10 +574,11 @@ def sentence_of(state: State, header: LedgerHeader, now: datetime) -> str:
     attempt, kept = f"Attempt {header.attempts}", "the pages read so far are kept, and the next attempt continues"
     if state is State.PUBLISHED:
         took = duration_in_words((header.committed_at - header.opened_at).total_seconds())
+        rows = quantity(header.published_rows or 0, "row")
         if header.is_incremental:
             result = "Published" if header.changes is None else changes_in_words(header.changes).capitalize()
-            return f"{result}; the table has {header.published_rows or 0:,} rows, {took} after the sync was opened"
-        return f"Published {header.published_rows or 0:,} rows, {took} after the refresh was opened"
+            return f"{result}; the table has {rows}, {took} after the sync was opened"
+        return f"Published {rows}, {took} after the refresh was opened"
     if state is State.FAILED:
         if header.refused_under is not None:
             return f"Everything was read, but the publish was refused: {header.error}"

@@ -23,6 +23,7 @@ from jsonschema.validators import validator_for
 from sqlalchemy import func, select
 
 from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.text import quantity
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -113,8 +114,9 @@ class DagFacts:
         if self.is_paused:
             return f" The DAG {self.dag_id} is paused: nothing happens until somebody unpauses it."
         if self.busy:
-            runs = "1 run" if self.busy == 1 else f"{self.busy} runs"
-            return f" {runs} of the DAG {self.dag_id} did not end yet; this one may wait for that."
+            return (
+                f" {quantity(self.busy, 'run')} of the DAG {self.dag_id} did not end yet; this one may wait for that."
+            )
         return ""
 
     def start(self, name: str, label: str, effect: str, **more: Any) -> PageAction:
@@ -231,7 +233,7 @@ def _clear(header: LedgerHeader, facts: TaskFacts, *, is_published: bool) -> Pag
     """Return the action that runs the task again in its own run, which keeps its date and its configuration."""
     is_again = is_published or header.refused_under is not None
     label = ("Load again" if is_published else "Read again") if is_again else "Continue"
-    does = "reads everything again" if is_again else f"continues after the {header.pages:,} pages that were read"
+    does = "reads everything again" if is_again else f"continues after the {_pages_read(header)}"
     marker = header.task_id if header.map_index in (None, -1) else [header.task_id, header.map_index]
     waiting = facts.dag.waiting if facts.dag.is_paused else ""
     return PageAction(
@@ -252,6 +254,10 @@ def _clear(header: LedgerHeader, facts: TaskFacts, *, is_published: bool) -> Pag
     )
 
 
+def _pages_read(header: LedgerHeader) -> str:
+    return "page that was read" if header.pages == 1 else f"{header.pages:,} pages that were read"
+
+
 def _load(header: LedgerHeader, facts: TaskFacts) -> PageAction:
     return _new_run(header, facts, "load", "Load now", "Readers see the old table until the load is published.", {})
 
@@ -268,7 +274,7 @@ def _discard(header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
     values = next((values for values in _DISCARDING if facts.dag.takes(values)), None)
     if values is None:
         return ()
-    effect = f"It starts over: the {header.pages:,} pages that were read are not used."
+    effect = f"It starts over, without the {_pages_read(header)}."
     return (_new_run(header, facts, "discard", "Discard and start over", effect, values),)
 
 
@@ -315,9 +321,9 @@ def actions_on_endpoint(endpoint: EndpointView, dag: DagFacts) -> tuple[PageActi
         effect = f"The endpoint gets what is queued for it when its webhooks are delivered next{place}."
         offers.append(("resume", "Resume", effect))
     if dead := endpoint.counts["dead"]:
-        letters = "dead letter is" if dead == 1 else "dead letters are"
+        letters = f"{quantity(dead, 'dead letter')} {'is' if dead == 1 else 'are'}"
         when = f"when its webhooks are delivered next{place}"
-        effect = f"{dead:,} {letters} queued again, under the same ids, and sent {when}."
+        effect = f"{letters} queued again, under the same ids, and sent {when}."
         offers.append(("replay", "Replay", effect))
     return tuple(
         dag.start(

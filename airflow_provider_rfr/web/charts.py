@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_rfr.text import quantity
 from airflow_provider_rfr.web.display import clock, duration, number
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ def generations(history: Sequence[PastGeneration]) -> tuple[Chart, ...]:
     amounts = [float(generation.records if generation.rows is None else generation.rows) for generation in shown]
     seconds = [generation.seconds for generation in shown]
     words = [
-        f"{generation.records:,} records read" if generation.rows is None else f"{generation.rows:,} rows"
+        f"{quantity(generation.records, 'record')} read"
+        if generation.rows is None
+        else quantity(generation.rows, "row")
         for generation in shown
     ]
     times = [duration(value) for value in seconds]
@@ -153,7 +156,7 @@ def _bars(
     ticks = tuple(
         Tick(point.middle, str(generation.generation)) for point, generation in zip(points, shown, strict=True)
     )
-    summary = f"{title} of {len(shown)} {'generation' if len(shown) == 1 else 'generations'}, at most {text(most)}"
+    summary = f"{title} of {quantity(len(shown), 'generation')}, at most {text(most)}"
     return Chart(title, unit, "generation", summary, ticks, _y_ticks(most, step, text), points)
 
 
@@ -170,7 +173,12 @@ def pages_over_time(details: RefreshDetails, opened_at: datetime) -> Chart | Non
 
     width = round((RIGHT - LEFT) / len(details.points), 1)
     points = tuple(
-        Point(round(x(moment) - width / 2, 1), _y(count, top), width, f"{number(count)} pages after {duration(moment)}")
+        Point(
+            round(x(moment) - width / 2, 1),
+            _y(count, top),
+            width,
+            f"{quantity(count, 'page')} after {duration(moment)}",
+        )
         for moment, count in details.points
     )
     marks = tuple(
@@ -185,7 +193,7 @@ def pages_over_time(details: RefreshDetails, opened_at: datetime) -> Chart | Non
         for before, after in zip(details.attempts, details.attempts[1:], strict=False)
     )
     line = " ".join(f"{x(moment)},{_y(count, top)}" for moment, count in ((0.0, 0), *details.points))
-    summary = f"{number(pages)} pages in {duration(seconds)}"
+    summary = f"{quantity(pages, 'page')} in {duration(seconds)}"
     x_ticks = tuple(Tick(x(place * step), duration(place * step)) for place in range(int(seconds / step) + 1))
     unit = f"time since the refresh was opened, {clock(opened_at)}"
     y_ticks = _y_ticks(pages, y_step, number)

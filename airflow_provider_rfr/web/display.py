@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_rfr.http.redaction import without_credentials
 from airflow_provider_rfr.refresh.state import duration_in_words, rate_in_words, size_in_words
 from airflow_provider_rfr.streams.repeats import in_words as errors
-from airflow_provider_rfr.text import cut
+from airflow_provider_rfr.text import cut, quantity
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.lake import LakeSettings
@@ -109,7 +109,7 @@ def _end_of_value(text: str, start: int) -> int:
 
 
 FILTERS: Final = {
-    function.__name__: function for function in (number, rate, size, duration, ago, clock, date, at, short)
+    function.__name__: function for function in (number, quantity, rate, size, duration, ago, clock, date, at, short)
 } | {
     "errors": errors,
     # For commands that are copied.

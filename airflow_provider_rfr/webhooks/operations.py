@@ -94,12 +94,12 @@ def known_endpoints(store: ControlStore, lake: str, table: str | None, name: str
     """Return the endpoints of the table, or of the lake if no table is named, that a trigger's name means.
 
     :param name: None for all
-    :raises ConfigurationError: a table or a trigger is named that nothing was ever due to
+    :raises ConfigurationError: a table or a trigger is named that has no endpoint yet
     """
     endpoint_rows = endpoints(store, lake, table)
     if table is not None and not endpoint_rows:
         tables = ", ".join(sorted({row.key.table for row in endpoints(store, lake)})) or "none"
-        raise ConfigurationError("target", f"nothing was ever due for {table}", f"the tables known are {tables}")
+        raise ConfigurationError("target", f"{table} has no endpoint yet", f"the tables known are {tables}")
     keys = [row.key for row in endpoint_rows]
     if name is None:
         return keys
@@ -108,7 +108,7 @@ def known_endpoints(store: ControlStore, lake: str, table: str | None, name: str
     if not named:
         names = ", ".join(sorted({key.name for key in keys})) or "none"
         of = "" if table is None else f" for {table}"
-        raise ConfigurationError("trigger", f"nothing was ever due to {name!r}{of}", f"those known are {names}")
+        raise ConfigurationError("trigger", f"there is no endpoint {name!r}{of} yet", f"those known are {names}")
     return named
 
 

@@ -142,7 +142,7 @@ def test_the_command_line_does_the_same(
     output = "".join(capsys.readouterr())
     assert f"connection {shop}: applied" in output
     assert f"connection {shop}: valid" in output
-    assert f"0 use {shop}" in output
+    assert f"0 tasks use {shop}" in output
     assert "extra.deep.a: None -> 1" in output
     assert CANARY not in output
 

@@ -140,7 +140,7 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     assert len(receiver.requests) == 2
     rfr("cancel", "--trigger", "hook", *STORE)
     error = rfr("replay", "--trigger", "hok", *STORE, code=1).err
-    assert "nothing was ever due to 'hok'; those known are shop/hook" in error
+    assert "there is no endpoint 'hok' yet; those known are shop/hook" in error
     rfr("replay", "--trigger", "another/hook", *STORE, code=1)
     assert "3f0c: there is no such delivery" in rfr("cancel", "3f0c", *STORE, code=1).err
     rfr("resume", "raw.orders", "hook", *STORE)
@@ -292,9 +292,9 @@ def test_a_table_without_webhooks_and_a_trigger_of_another_table_are_refused(
         file = write(tmp_path, "t.json", triggers)
         lake.publish(table)
         rfr("deliver", file, "--target", table, *STORE)
-    output = "target: nothing was ever due for raw.order; the tables known are raw.customers, raw.orders"
+    output = "target: raw.order has no endpoint yet; the tables known are raw.customers, raw.orders"
     assert output in rfr(change, "--target", "raw.orders", "--target", "raw.order", *STORE, code=1).err
-    output = "trigger: nothing was ever due to 'other' for raw.orders; those known are shop/hook"
+    output = "trigger: there is no endpoint 'other' for raw.orders yet; those known are shop/hook"
     assert output in rfr(change, "--target", "raw.orders", "--trigger", "other", *STORE, code=1).err
     rfr(change, "--target", "raw.customers", "--trigger", "other", *STORE)
 

@@ -150,7 +150,7 @@ def test_a_refresh_is_followed_from_its_opening_to_its_publish(catalog: Catalog)
     ledger.commit([], state=RefreshState.PUBLISHED, published_rows=1, snapshot_id=2**62)
     done = told(catalog)
     assert (done.state, done.percent, done.is_working) == (State.PUBLISHED, 100, False)
-    assert done.sentence.startswith("Published 1 rows, ")
+    assert done.sentence.startswith("Published 1 row, ")
     assert done.to_json()["snapshot_id"] == str(2**62)
 
 

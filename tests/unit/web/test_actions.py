@@ -91,7 +91,7 @@ def test_a_running_task_is_stopped_and_then_continued_by_requests_that_airflow_t
     assert refused.status_code == 409
     buttons = offered(shop, REFRESH)
     assert list(buttons) == ["Continue", "Full refresh", "Discard and start over"]
-    assert "continues after the 1 pages" in buttons["Continue"]["effect"]
+    assert "continues after the page that was read," in buttons["Continue"]["effect"]
     assert take(shop, buttons["Continue"]).status_code == 200
     assert task(shop) is None
 

@@ -58,7 +58,7 @@ def test_the_details_count_what_attempts_and_partitions_read(catalog: Catalog) -
     assert curve.line.startswith(f"{charts.LEFT},{charts.BOTTOM} ")
     assert curve.line.endswith(f" {charts.RIGHT},{charts.TOP}")
     assert [tick.label for tick in curve.y_ticks] == ["0", "1", "2", "3"]
-    assert [point.title.split(" after")[0] for point in curve.points] == ["1 pages", "2 pages", "3 pages"]
+    assert [point.title.split(" after")[0] for point in curve.points] == ["1 page", "2 pages", "3 pages"]
 
 
 def test_a_sample_of_the_files_stands_for_all_pages_and_calls_no_partition_unfinished(
@@ -130,7 +130,7 @@ def test_bars_stand_for_rows_and_for_records_where_nothing_was_published(catalog
     assert [tick.label for tick in rows.x_ticks] == ["1", "2"]
     assert [bar.outcome for bar in rows.points] == ["abandoned", "reading"]
     assert rows.points[0].height > rows.points[1].height > 0
-    assert rows.points[0].title.startswith("generation 1, abandoned: 1 records read, opened 20")
+    assert rows.points[0].title.startswith("generation 1, abandoned: 1 record read, opened 20")
     assert durations.y_ticks[0].label == "0 s"
     assert charts.generations(()) == ()
 
