@@ -101,7 +101,6 @@ def test_an_endpoint_that_is_wrong_is_refused(lake: Lake) -> None:
         ({"action": "replay"}, "give delivery_ids, target or trigger"),
         ({"action": "pause", "target": "raw.orders"}, "name target and trigger"),
         ({"action": "resume", "target": "raw.orders", "trigger": "nobody"}, "raw.orders has no endpoint yet"),
-        ({"action": "fire"}, "'fire' is unknown; one of replay"),
         ({"action": "replay", "target": "raw.typo"}, "raw.typo has no endpoint yet"),
         ({"action": "cancel", "trigger": "typo"}, "typo"),
         ({"action": "cancel", "delivery_ids": "typo"}, "typo: there is no such delivery"),
