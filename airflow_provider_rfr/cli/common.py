@@ -62,16 +62,11 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
         except RfrError as error:
             tell(error)
             code = 1
-        except DBAPIError as error:
-            # The first line: the statement follows, with what it was given.
-            reason = str(error.orig).partition("\n")[0]
-            print(plain(f"the database failed: {reason}; {_SEE_DOCTOR}"), file=sys.stderr)
-            code = 1
         except BrokenPipeError:
             # The reader has closed the pipe, as in ``| head``. Buffered text would fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
-        except OSError as error:
+        except (DBAPIError, OSError) as error:
             print(plain(_sentence_of(error)), file=sys.stderr)
             code = 1
         except KeyboardInterrupt:
@@ -87,7 +82,11 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
     return wrapped
 
 
-def _sentence_of(error: OSError) -> str:
+def _sentence_of(error: DBAPIError | OSError) -> str:
+    if isinstance(error, DBAPIError):
+        # The first line: the statement follows, with what it was given.
+        reason = str(error.orig).partition("\n")[0]
+        return f"the database failed: {reason}; {_SEE_DOCTOR}"
     if error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)} can't be read or written: {error.strerror}"
     # The texts of clients may hold secrets.

@@ -543,7 +543,7 @@ def _expired(catalog: Catalog, name: str, args: Namespace) -> list[dict[str, Any
 
 
 def _of_each(names: Sequence[str], work: Callable[[str], list[T]]) -> tuple[list[T], bool]:
-    """Return what the work gives for all tables, and whether it failed for one, which is said and holds up no other.
+    """Return the work's results of all tables, and whether it failed for one, which is said and holds up no other.
 
     :raises ConfigurationError: an argument is wrong
     """

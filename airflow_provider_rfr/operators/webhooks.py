@@ -140,7 +140,7 @@ class CommitWebhookOperator(BaseOperator):
         return {**counts, "pending": summary.pending}
 
     def _send(self, before: Mapping[str, int]) -> tuple[WebhookHook, dict[str, int], DeliverySummary]:
-        """Enqueue, send what is due, and notify; return the counts with those of before."""
+        """Enqueue, send all that is due, and notify; return the counts with those of before."""
         _check_start(self.start_from)
         triggers = self._block or self.triggers_file or ""
         hook = self._hook = WebhookHook(triggers, self.lake_conn_id, self.control_store_conn_id, task=self)
@@ -279,7 +279,7 @@ class WebhookOperationOperator(BaseOperator):
         return self._change(store, lake)
 
     def _change(self, store: ControlStore, lake: str) -> list[str]:
-        """Replay or cancel what is named, and return the ids."""
+        """Replay or cancel the deliveries that are named, and return their ids."""
         from airflow_provider_rfr.store.deliveries import Selection, parts_of
         from airflow_provider_rfr.webhooks import operations
 
