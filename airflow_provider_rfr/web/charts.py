@@ -160,6 +160,10 @@ def _bars(
     return Chart(title, unit, "generation", summary, ticks, _y_ticks(most, step, text), points)
 
 
+def _pages_after(moment: float, count: int) -> str:
+    return f"{quantity(count, 'page')} after {duration(moment)}"
+
+
 def pages_over_time(details: RefreshDetails, opened_at: datetime) -> Chart | None:
     """Return the curve of committed pages, from the opening of the refresh; None if no page was committed yet."""
     if not details.points:
@@ -173,12 +177,7 @@ def pages_over_time(details: RefreshDetails, opened_at: datetime) -> Chart | Non
 
     width = round((RIGHT - LEFT) / len(details.points), 1)
     points = tuple(
-        Point(
-            round(x(moment) - width / 2, 1),
-            _y(count, top),
-            width,
-            f"{quantity(count, 'page')} after {duration(moment)}",
-        )
+        Point(round(x(moment) - width / 2, 1), _y(count, top), width, _pages_after(moment, count))
         for moment, count in details.points
     )
     marks = tuple(
