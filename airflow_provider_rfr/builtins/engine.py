@@ -21,7 +21,7 @@ from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalo
 from airflow_provider_rfr.lake.data_files import WRITTEN, FileTarget, StoredFile, WriteRows
 from airflow_provider_rfr.lake.migrated_table import ColumnLike
 from airflow_provider_rfr.lake.rows import only_appended
-from airflow_provider_rfr.lake.tables import COMMENT, TEXT, LiveColumn, find_view, holds_views, view_names
+from airflow_provider_rfr.lake.tables import COMMENT, OWNER, TEXT, LiveColumn, find_view, holds_views, view_names
 from airflow_provider_rfr.lake.types import ColumnType, parse_type
 
 if TYPE_CHECKING:
@@ -130,8 +130,13 @@ class SparkSqlEngine:
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None]) -> None:
         values = {key: value for key, value in properties.items() if value is not None}
+        view = find_view(self._catalog, name) if OWNER in properties else None
+        if view is not None:
+            # Spark refuses an owner in ALTER VIEW, and what replaces a view takes no property away.
+            values[OWNER] = values.get(OWNER, "")
+            self.create_view(name, view.query, {**view.properties, **values})
         gone = ", ".join(spark.string_literal(key) for key in sorted(properties.keys() - values.keys()))
-        if values:
+        if values and view is None:
             self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} SET TBLPROPERTIES {spark.property_list(values)}")
         if gone:
             self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} UNSET TBLPROPERTIES IF EXISTS ({gone})")

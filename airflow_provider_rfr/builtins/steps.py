@@ -47,7 +47,7 @@ from airflow_provider_rfr.lake.migrated_table import (
     table_definition,
 )
 from airflow_provider_rfr.lake.rows import MIGRATION_TAG
-from airflow_provider_rfr.lake.tables import COMMENT, find_view
+from airflow_provider_rfr.lake.tables import COMMENT, OWNER, find_view
 from airflow_provider_rfr.lake.types import has_same_fields, parse_type, quoted
 from airflow_provider_rfr.sinks.run import decide_sink, hold_snapshots, register_sink
 from airflow_provider_rfr.store import deploys
@@ -184,7 +184,7 @@ class Mechanism:
 
 def _declared(record: RecordedObject) -> dict[str, str]:
     """Return the properties of a table or view that come from its declaration."""
-    properties = {COMMENT: record.comment, "owner": record.owner, **record.properties}
+    properties = {COMMENT: record.comment, OWNER: record.owner, **record.properties}
     return {name: value for name, value in properties.items() if value is not None}
 
 

@@ -35,6 +35,7 @@ KEYS: Final = "rfr.keys"
 """Property: names of the key's columns, as JSON. Iceberg keeps a key only of required columns, and unordered."""
 COMMENT: Final = "comment"
 """Property in which Spark keeps a view's comment."""
+OWNER: Final = "owner"
 TEXT: Final = "rfr.text"
 """Property of a view of ours whose text begins or ends with a comment, which Spark drops: the whole text."""
 _HIDDEN_PROPERTIES: Final = frozenset({"create_engine_version", "engine_version", "spark.query-column-names", TEXT})

@@ -21,7 +21,7 @@ from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange,
 from airflow_provider_rfr.lake.tables import find_view, list_views
 from airflow_provider_rfr.preflight import installed_version
 from tests.integration import builtin_sql_program, builtin_sql_runtime
-from tests.integration.builtin_sql_deploy import AS_NUMBER, REWRITE, Deploy
+from tests.integration.builtin_sql_deploy import AS_NUMBER, MADE_BY_US, REWRITE, Deploy
 from tests.integration.conftest import figures_of, kill_group, start_python
 from tests.soon import PATIENCE, wait_until
 
@@ -104,6 +104,19 @@ def test_properties_and_comment_of_a_view_change_without_its_text(deploy: Deploy
     assert (view.comment, view.query) == ("it's new", "SELECT id FROM ops.runs")
     deploy.engine.set_view_properties("ops.v", {"comment": None})
     assert list_views(deploy.catalog)[0].comment is None
+
+
+def test_the_owner_of_a_view_changes_with_its_other_properties(deploy: Deploy) -> None:
+    """Spark's ALTER VIEW takes none, and nothing takes it away."""
+    deploy.runs()
+    columns = [Column("n", "bigint", comment="a number")]
+    text = "SELECT id AS n FROM ops.runs -- all"
+    deploy.view("ops.v", text, *columns, properties={**MADE_BY_US, "b": "2", "owner": "ann", "comment": "old"})
+    for owner, said in (("bob", "bob"), (None, "")):
+        deploy.engine.set_view_properties("ops.v", {"owner": owner, "c": "3", "b": None, "comment": None})
+        (view,) = list_views(deploy.catalog)
+        assert dict(view.properties) == {**MADE_BY_US, "owner": said, "c": "3"}
+        assert (view.query, view.columns[0].name, view.columns[0].comment) == (text, "n", "a number")
 
 
 def test_a_view_is_renamed_and_dropped_as_often_as_one_asks(deploy: Deploy) -> None:
