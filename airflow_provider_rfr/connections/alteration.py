@@ -488,7 +488,8 @@ def _note_former_places(notes: ConnectionNotes, plan: _Alteration) -> None:
         if present["host"]:
             present["host"] = without_credentials(present["host"])
         places.append(present)
-    notes.set_former_places(plan.new_hash, places[-_MOST_PLACES:])
+    # The first ones stay: another API's name, and the address that stands for all others in a load's fingerprint.
+    notes.set_former_places(plan.new_hash, [*places[:2], *places[2:][-_MOST_PLACES:]])
 
 
 def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alteration:

@@ -243,6 +243,8 @@ def _uses(connection: Connection, used: Select[Any], hashes: Select[Any]) -> lis
 
 _A: Final = ALTERATIONS.c
 _NOTES: Final = (SECRETS, IDENTITIES, MOVES)
+_ANY_CONTENT: Final = ""
+"""The hash under which another API's name is noted, for the contents that others store."""
 
 
 class AlterationState(str, Enum):
@@ -377,9 +379,14 @@ class ConnectionNotes:
         self._replace(IDENTITIES, [] if identity is None else [{"identity": identity, "seen_at": now}])
 
     def former_places(self, content: str) -> list[dict[str, Any]]:
-        """Return former addresses, the oldest first, if the last alteration stored this content."""
-        query = select(MOVES.c.places).where(MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash == content)
-        places: list[dict[str, Any]] = json.loads(self._connection.execute(query).scalar() or "[]")
+        """Return former addresses, the oldest first, if the last alteration stored this content.
+
+        The name of another API than the connection had at first is among them, whoever stored the content.
+        """
+        of_content = MOVES.c.content_hash.in_((content, _ANY_CONTENT))
+        query = select(MOVES.c.places).where(MOVES.c.conn_id == self._conn_id, of_content)
+        newest = self._connection.execute(query.order_by(MOVES.c.content_hash.desc())).scalars().first()
+        places: list[dict[str, Any]] = json.loads(newest or "[]")
         return places
 
     def set_former_places(self, content: str, places: Sequence[Mapping[str, Any]]) -> None:
@@ -388,8 +395,10 @@ class ConnectionNotes:
         self._replace(MOVES, rows, MOVES.c.content_hash == content)
 
     def keep_former_places(self, content: str) -> None:
-        """Forget the former addresses that were noted for other contents."""
-        self._replace(MOVES, [], MOVES.c.content_hash != content)
+        """Forget the former addresses that were noted for other contents, once this one is stored."""
+        upstream = [place for place in self.former_places(content) if "upstream" in place]
+        rows = [{"content_hash": _ANY_CONTENT, "places": json.dumps(upstream)}] if upstream else []
+        self._replace(MOVES, rows, MOVES.c.content_hash != content)
 
     def forget(self) -> None:
         """Forget everything: another connection of this name begins anew."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_rfr.connections import alteration
 from airflow_provider_rfr.connections._journal import _DIED, _RECOVERED, Journal
 from airflow_provider_rfr.connections.alteration import dependents_of
 from airflow_provider_rfr.connections.types import Definition
@@ -236,7 +237,7 @@ def moves(bench: Bench) -> list[dict[str, object]]:
 
 def places(bench: Bench) -> list[object]:
     """Hosts to which the connection led before, as a refresh is told."""
-    return [place["host"] for place in moves(bench)]
+    return [place.get("host") for place in moves(bench)]
 
 
 def test_what_was_begun_at_a_former_address_is_known_to_be_the_same_until_somebody_edits_by_hand(bench: Bench) -> None:
@@ -274,6 +275,31 @@ def test_another_upstream_is_refused_unless_it_is_wanted_and_then_all_is_read_an
     bench.alter(f"{MOVE} WITH (NEW_IDENTITY = true, DRAIN_TIMEOUT = 0)")
     (place,) = moves(bench)
     assert list(place) == ["upstream"]
+
+
+def test_another_upstream_stays_known_however_the_connection_is_edited_since(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alteration, "_MOST_PLACES", 1)
+    bench.alter(f"{MOVE} WITH (NEW_IDENTITY = true)")
+    named = moves(bench)
+    assert [list(place) for place in named] == [["upstream"]]
+    bench.shelf.connections["api"] = by_hand = replace(API, host="http://by-hand")
+    assert moves(bench) == named
+    bench.alter("ALTER CONNECTION api SET (host = 'http://by-hand')")
+    assert moves(bench) == named
+    with bench.killed("before", "commit"):
+        bench.alter(f"{MOVE} WITH (NEW_IDENTITY = true)")
+    assert (bench.shelf.connections["api"], moves(bench)) == (by_hand, named)
+    bench.lose_leases()
+    for number in range(4):
+        bench.alter(f"ALTER CONNECTION api SET (host = 'http://{number}')")
+    assert moves(bench)[:1] == named
+    assert places(bench)[1:] == ["http://by-hand", "http://2"]
+    bench.alter("ALTER CONNECTION api SET (host = 'http://third') WITH (NEW_IDENTITY = true)")
+    (third,) = moves(bench)
+    assert list(third) == ["upstream"]
+    assert third not in named
 
 
 def test_rights_come_before_any_secret_is_read(bench: Bench) -> None:
