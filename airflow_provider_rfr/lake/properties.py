@@ -62,6 +62,7 @@ SNAPSHOT: Final[Mapping[str, str]] = {
     "rfr.state": "state of the incremental sync, as JSON; `none` after a commit that replaced its rows",
     "rfr.state-file": "location of a state of more than 8 kB",
     "rfr.window": "window of the cursor's values that a backfill read",
+    "rfr.upstream": "of such a window: name of the API, if the connection led to another one before",
     "rfr.inserted": "records of a sync that became new rows",
     "rfr.updated": "records that replaced a row",
     "rfr.unchanged": "records that equal the row of the table",

@@ -73,6 +73,8 @@ warnings.filterwarnings("ignore", "Delete operation did not match any records", 
 
 PUBLISHED_PROPERTY = "rfr.published"
 LEDGER_KEY, GENERATION_KEY, SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation", "rfr.schema-changes"
+UPSTREAM_KEY = "rfr.upstream"
+"""In the commit of a window: name of the API. No state has it where there are only windows."""
 NO_VALUE = "got no value"
 
 
@@ -125,10 +127,23 @@ class TargetTable:
 
     def lacks(self, names: Iterable[str]) -> list[str]:
         """Return those of the columns, by path, that the table lacks; none if it has no rows yet."""
-        if self._table is None or summary_of(self._table.current_snapshot()).get("total-records", "0") == "0":
+        if not self._has_rows:
             return []
+        assert self._table is not None
         present = self._table.schema().column_names
         return [name for name in names if name not in present]
+
+    @property
+    def _has_rows(self) -> bool:
+        newest = None if self._table is None else self._table.current_snapshot()
+        return summary_of(newest).get("total-records", "0") != "0"
+
+    def may_be_of_another(self, upstream: str, ledger: str) -> bool:
+        """Tell whether rows may be of another API than the one with this name, going by windows that were read."""
+        if self._table is None or not self._has_rows:
+            return False
+        newest = newest_summary_with(self._table, LEDGER_KEY, ledger) or {}
+        return newest.get(UPSTREAM_KEY) != upstream
 
     def published(self, ledger: str) -> Publication | None:
         """Return the newest publication from this ledger."""

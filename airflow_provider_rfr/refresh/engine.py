@@ -67,8 +67,8 @@ _LOST_STATE = (
     " full_refresh: true, or set a state with airflow rfr refresh state set"
 )
 _ANOTHER_API = (
-    "{table} has rows of the API that the connection led to before, so no window of the present one can join them; run"
-    " once without a window"
+    "{table} may have rows of the API that the connection led to before, so no window of the present one joins them;"
+    " run once without a window"
 )
 _BUSY_POLL_SECONDS = 2.0
 _LONGEST_FACT = 200
@@ -316,14 +316,15 @@ class Refresh:
         """Return the table's state; None if there is none, or if it is another API's.
 
         :param upstream: name of the API, if the connection led to another one before
-        :raises SyncStateError: it is another API's, and only a window is to be read
+        :raises SyncStateError: the rows may be another API's, and only a window is to be read
         """
         state = self._target.sync_state()
-        if state is None or upstream in (None, state.rules.get("upstream")):
+        if upstream is None or (state is not None and state.rules.get("upstream") == upstream):
             return state
-        if self._window is not None:
+        if self._window is not None and (state is not None or self._target.may_be_of_another(upstream, self.ledger.id)):
             raise SyncStateError(_ANOTHER_API.format(table=self.figures.target))
-        _log.info("%s has rows of another API, so everything is read", self.figures.target)
+        if state is not None:
+            _log.info("%s has rows of another API, so everything is read", self.figures.target)
         return None
 
     def _check_columns(self, cursor: str) -> None:

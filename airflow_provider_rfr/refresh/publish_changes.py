@@ -24,7 +24,7 @@ from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.row_changes import RowChanges
 from airflow_provider_rfr.lake.schemas import full_names, is_system_column
 from airflow_provider_rfr.lake.sync_state import SyncState, state_properties
-from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
+from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, UPSTREAM_KEY
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
 from airflow_provider_rfr.refresh.merge_task import ChangeBatch, IndexedFile, KeyRules
@@ -186,8 +186,7 @@ class ChangesPublisher(Publisher):
         if not plan.counts.changes_rows:
             # Only the state moves: nobody is to be told of new rows.
             del summary[EVENT_KEY]
-        if header.fixed_window is not None:
-            summary[f"{PREFIX}window"] = header.fixed_window
+        summary |= self._window_properties(header)
         if plan.doubled:
             _log.warning("%s: %s rows had a key that another row has, too", self.target.name, plan.doubled)
         new = [file.describe(target.layout) for file in plan.new]
@@ -211,6 +210,13 @@ class ChangesPublisher(Publisher):
             schema_changes=schema_changes,
             changes=asdict(plan.counts),
         )
+
+    def _window_properties(self, header: LedgerHeader) -> dict[str, str]:
+        """Return the properties by which a commit names its window and the API of its rows; none without a window."""
+        if header.fixed_window is None:
+            return {}
+        upstream = None if self.sync is None else self.sync.rules.get("upstream")
+        return {f"{PREFIX}window": header.fixed_window, **({} if upstream is None else {UPSTREAM_KEY: upstream})}
 
     def _changes(self, target: FileTarget, plan: MergePlan) -> RowChanges:
         """Return the changes of a merge for readers of increments, which are to see no moved row.

@@ -585,6 +585,32 @@ def test_another_api_behind_the_connection_is_read_whole_once(shop: Shop, mode: 
     assert shop.sync(mode).changes is None
 
 
+def test_no_break_and_no_former_state_lets_rows_of_two_apis_meet(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(shop, 20)
+    rows, former, snapshot = shop.rows(), read_state(shop.table), shop.table.metadata.current_snapshot_id
+    assert former is not None
+    RECORDS.clear()
+    shop.change(50, -10, "of the other")
+    shop.moved = [{"upstream": "other"}, {"base_url": "http://other"}]
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="away"):
+        patched.setattr(Publisher, "publish", fails)
+        shop.sync()
+    with pytest.raises(PublishRefusedError, match="max_shrink"):
+        shop.sync(max_shrink=0.5)
+    assert (ASKED, shop.rows()) == ([], rows)
+    shop.sync()
+    assert (ASKED, shop.rows()) == ([], [(50, "of the other")])
+    for restore in (
+        lambda: shop.table.manage_snapshots().rollback_to_snapshot(snapshot).commit(),
+        lambda: write_state(shop.catalog, TABLE, former),
+        lambda: shop.sync(full=True),
+    ):
+        restore()
+        shop.sync()
+        assert shop.rows() == [(50, "of the other")]
+        assert counted(shop.sync()) == {"unchanged": 1}
+
+
 def test_records_without_any_cursor_value_are_refused(shop: Shop) -> None:
     begun(shop)
     RECORDS.clear()
@@ -703,6 +729,27 @@ class TestWindow:
         shop.config = {"key": ["id", "value"]}
         with pytest.raises(SyncStateError, match="primary_key"):
             shop.sync(window=self.WINDOW)
+
+    def test_windows_of_another_api_do_not_join_those_of_the_former(self, shop: Shop) -> None:
+        for number in range(4):
+            shop.change(number, number)
+        shop.sync(window=self.WINDOW)
+        RECORDS.clear()
+        shop.change(2, 2, "of the other")
+        shop.moved = [{"upstream": "other"}, {"base_url": "http://other"}]
+        with raises(SyncStateError):
+            shop.sync(window=self.WINDOW)
+        assert shop.rows() == [(1, "x"), (2, "x")]
+        shop.table.delete("id > 0")
+        shop.sync(window=self.WINDOW)
+        shop.change(1, 1, "of the other")
+        shop.sync(window=self.WINDOW)
+        assert shop.rows() == [(1, "of the other"), (2, "of the other")]
+        shop.moved = [{"upstream": "third"}, {"base_url": "http://third"}]
+        with pytest.raises(SyncStateError, match="without a window"):
+            shop.sync(window=self.WINDOW)
+        assert shop.sync().changes is None
+        assert counted(shop.sync(window=self.WINDOW)) == {"unchanged": 2}
 
     def test_only_a_run_with_the_same_window_goes_on_with_its_pages(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
