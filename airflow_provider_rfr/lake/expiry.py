@@ -192,9 +192,7 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
             since = now_ms - (age if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
             # Without the property no snapshot is dropped for its copies: there can't be more than snapshots.
             copies = _number(metadata.properties, MAX_COPIES, len(line))
-            since_copies = max(since, now_ms - READER_HOURS * 3_600_000)
-            stay = _kept_length(line, newest, since, copies, since_copies)
-            kept.update(snapshot.snapshot_id for snapshot in line[:stay])
+            kept.update(snapshot.snapshot_id for snapshot in _kept_part(line, newest, since, copies, now_ms))
     ages = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshots}
     # Snapshots of no branch, such as those that were rolled back, go by their age alone.
     kept.update(number for number, time_ms in ages.items() if number not in on_branches and time_ms >= now_ms - age)
@@ -207,20 +205,20 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
     return _ExpiryPlan(expired, tuple(old_refs), held, note_after_expiry(metadata, with_state, expired))
 
 
-def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int, since_copies: int) -> int:
-    """Return how many of the snapshots, the newest first, stay: the least, and those replaced not long ago.
+def _kept_part(line: Sequence[Snapshot], least: int, since: int, copies: int, now_ms: int) -> Sequence[Snapshot]:
+    """Return the newest of the snapshots, which come first: the least, and those that were replaced not long ago.
 
     Snapshots that only added files share a copy with the next one.
 
-    :param since: a snapshot that was replaced at this time or later stays
-    :param since_copies: the same for snapshots that need more than so many copies
+    :param since: a snapshot that was replaced at this time or later stays, if it needs no more than so many copies
     """
+    since_copies = max(since, now_ms - READER_HOURS * 3_600_000)
     for place, (newer, _) in enumerate(pairwise(line), start=1):
         if summary_of(newer).get("deleted-data-files", "0") != "0":
             copies -= 1
         if place >= least and newer.timestamp_ms < (since_copies if copies < 0 else since):
-            return place
-    return len(line)
+            return line[:place]
+    return line
 
 
 def _hold(metadata: TableMetadata, kept: set[int]) -> dict[str, int]:
