@@ -300,7 +300,7 @@ class Refresh:
             elif state is None and window is None and self._target.has_lost_state:
                 raise SyncStateError(_LOST_STATE.format(table=self.figures.target))
         if read is not None:
-            # An edit of the connection forgets the API's name, which the state has.
+            # The state has the API's name also while the control store is away.
             upstream = upstream or (None if state is None else state.rules.get("upstream"))
             self._sync = SyncPlan(read, rules_of(self._stream, read, upstream), state, window)
             self._sync.check(self.figures.target)

@@ -578,7 +578,7 @@ def test_another_api_behind_the_connection_is_read_whole_once(shop: Shop, mode: 
     assert shop.rows() == [(50, "older than the state")]
     shop.change(51, 20)
     assert counted(shop.sync(mode))["inserted"] == 1
-    shop.moved = []  # the connection was edited in Airflow's UI since
+    shop.moved = []  # the control store is away
     shop.change(52, 21)
     assert counted(shop.sync(mode))["inserted"] == 1
     shop.moved = [{"upstream": "third"}, {"base_url": "http://third"}]
