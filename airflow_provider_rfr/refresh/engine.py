@@ -225,10 +225,7 @@ class Refresh:
     def _open(self) -> PartitionBook | None:
         """Open a generation or take one over; None if it is published already."""
         run, header = self._config.run, self.ledger.header
-        publication = self._target.published(self.ledger.id)
-        outcome = None
-        if header is not None and publication is not None and publication.generation == header.generation:
-            outcome = outcome_of(publication, header)
+        outcome = None if header is None else self._landed(header)
         # What another run has published is not begun any more, even where its header does not say so yet.
         has_ended = outcome is not None and header is not None and run.key not in (None, header.run_key)
         prints, base = self._plan_sync(None if has_ended else header)
@@ -257,6 +254,13 @@ class Refresh:
             self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
             return None
         return self._resume()
+
+    def _landed(self, header: LedgerHeader) -> PublishOutcome | None:
+        """Return the outcome of a generation that is published on the target, whatever its header says."""
+        publication = self._target.published(self.ledger.id)
+        if publication is None or publication.generation != header.generation:
+            return None
+        return outcome_of(publication, header)
 
     def _check_sync(self) -> None:
         """Check that the stream can be read incrementally, where that is asked for.
