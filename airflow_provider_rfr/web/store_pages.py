@@ -206,8 +206,8 @@ def _condition(row: EndpointRow, dead: int, now: int) -> str:
     return "dead letters" if dead else "ok"
 
 
-class ConnectionUse(NamedTuple):
-    """A use of a connection.
+class ConnectionRow(NamedTuple):
+    """A row of the list of connections: one use of a connection.
 
     :ivar use: None for a connection that nothing uses
     :ivar stale: the number of tasks that should have another copy of the connection
@@ -227,7 +227,7 @@ class ConnectionUses:
     stale: int
 
     @classmethod
-    def grouped(cls, rows: Sequence[ConnectionUse]) -> tuple[ConnectionUses, ...]:
+    def grouped(cls, rows: Sequence[ConnectionRow]) -> tuple[ConnectionUses, ...]:
         """Return the connections of rows that are sorted by connection."""
         groups = groupby(rows, key=lambda row: (row.conn_id, row.stale))
         return tuple(
@@ -249,7 +249,7 @@ class Connections:
         uses = (replace(use, state=states[use.task].value) if use.task in states else use for use in self.uses)
         return replace(self, uses=tuple(uses))
 
-    def seen_by(self, viewer: Viewer) -> tuple[tuple[ConnectionUse, ...], tuple[AlterationRecord, ...]]:
+    def seen_by(self, viewer: Viewer) -> tuple[tuple[ConnectionRow, ...], tuple[AlterationRecord, ...]]:
         """Return uses of connections that the viewer may read, by tasks of DAGs that the viewer may see."""
         viewer.learn({use.task.dag_id for use in self.uses})
         uses = [use for use in self.uses if viewer.sees(use.task.dag_id)]
@@ -261,7 +261,7 @@ class Connections:
                 stale[copy.conn_id] += copy.is_stale
         readable = viewer.connections({*by_connection, *(alteration.conn_id for alteration in self.alterations)})
         rows = [
-            ConnectionUse(conn_id, use, stale[conn_id])
+            ConnectionRow(conn_id, use, stale[conn_id])
             for conn_id in sorted(readable)
             for use in by_connection.get(conn_id) or (None,)
         ]

@@ -86,7 +86,7 @@ class OnFailure(str, Enum):
 
 
 class Ordering(str, Enum):
-    """Whether an event waits for the one before it."""
+    """A rule for an event that comes while the one before it is not delivered."""
 
     NONE = "none"
     STRICT = "strict"
