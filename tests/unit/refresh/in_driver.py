@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
@@ -35,6 +38,18 @@ def refresh_of(config: RefreshConfig, catalog: Catalog, stopping: threading.Even
     rounds = Rounds(DriverOnly("test"), budget, options.concurrency, stopping or threading.Event())
     stream = as_paged(load_stream(config.source.as_source(), config.streams[0]))
     return Refresh(config, stream, catalog, rounds, origin=config.source.as_source(), report=lambda report: None)
+
+
+@contextmanager
+def killed_before_the_mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill the driver inside between its publish and the mark in the ledger."""
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(Refresh, "_mark_published", kill)
+        yield
 
 
 TABLE: Final = "raw.orders"

@@ -32,12 +32,11 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import publish
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
-from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.state import LedgerHeader
 from airflow_provider_rfr.streams import Page, PagedStream
 from tests.headers import read_status
 from tests.unit.messages import check_messages, raises
-from tests.unit.refresh.in_driver import refresh_of
+from tests.unit.refresh.in_driver import killed_before_the_mark, refresh_of
 
 TABLE = "raw.orders"
 MONDAY, TUESDAY = "shop/monday/refresh/-1/0", "shop/tuesday/refresh/-1/0"
@@ -257,13 +256,8 @@ def test_counts_that_differ_are_read_again_by_the_next_run(shop: Shop, monkeypat
 def test_a_generation_whose_driver_was_killed_before_it_was_marked_is_kept_as_published(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Refresh, "_mark_published", killed)
-        with pytest.raises(KeyboardInterrupt):
-            shop.run(MONDAY)
+    with killed_before_the_mark(monkeypatch):
+        shop.run(MONDAY)
     assert shop.run(TUESDAY, on_busy="take_over").generation == 2
     assert shop.header.previous_rows == 1
     assert [(past.outcome, past.rows) for past in shop.header.past] == [("published", 1)]

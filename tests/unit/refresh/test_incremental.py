@@ -24,7 +24,6 @@ from airflow_provider_rfr.lake.sync_state import read_state, write_state
 from airflow_provider_rfr.numbers import LongNumber
 from airflow_provider_rfr.refresh import merge, merge_task, pages
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
-from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.merge_task import SearchTask
 from airflow_provider_rfr.refresh.publish import Publisher
 from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
@@ -32,7 +31,7 @@ from tests.kill_points import intercept
 from tests.unit.messages import raises
 from tests.unit.refresh import changing_source
 from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
-from tests.unit.refresh.in_driver import TABLE, SyncedTable
+from tests.unit.refresh.in_driver import TABLE, SyncedTable, killed_before_the_mark
 
 
 class Shop(SyncedTable):
@@ -554,15 +553,10 @@ def test_another_cursor_asks_for_a_full_refresh(shop: Shop) -> None:
 def test_a_full_load_that_landed_unmarked_is_not_read_again_by_the_next_run(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Refresh, "_mark_published", killed)
-        for number in range(3):
-            shop.change(number, number)
-        with pytest.raises(KeyboardInterrupt):
-            shop.sync(run="dag/first/task/-1/0")
+    for number in range(3):
+        shop.change(number, number)
+    with killed_before_the_mark(monkeypatch):
+        shop.sync(run="dag/first/task/-1/0")
     assert counted(shop.sync(run="dag/second/task/-1/0")) == {"unchanged": 1}
 
 
