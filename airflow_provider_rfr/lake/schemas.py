@@ -294,11 +294,6 @@ def full_names(name: str, kind: pa.DataType) -> Iterator[str]:
             yield from full_names(f"{name}.{field.name}", field.type)
 
 
-def counted(names: Collection[str], noun: str) -> str:
-    """Return how many names there are, with the noun in its number."""
-    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'}"
-
-
 def listed(names: Collection[str]) -> str:
     """Return the names in one line; of very many only the first."""
     shown = ", ".join(list(names)[:_SHOWN_NAMES])

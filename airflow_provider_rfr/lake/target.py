@@ -52,7 +52,6 @@ from airflow_provider_rfr.lake.files import renewal_time
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import (
     SYSTEM_COLUMNS,
-    counted,
     listed,
     row_column,
     target_schema,
@@ -60,6 +59,7 @@ from airflow_provider_rfr.lake.schemas import (
 from airflow_provider_rfr.lake.side_files import SideFiles, side_files
 from airflow_provider_rfr.lake.sync_state import SyncState, has_lost_state, has_state, note_of, read_state, state_mark
 from airflow_provider_rfr.lake.table_reader import TableReader, live_files
+from airflow_provider_rfr.text import quantity
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -361,8 +361,8 @@ class TargetTable:
         if emptied and self._policy == "fail":
             become = "would get no value" if self._rows_stay else "would become empty"
             raise SchemaEvolutionError(
-                f"{counted(emptied, 'column')} of {self.name} {become}: {listed(emptied)}; and on_schema_change is"
-                " fail: set it to evolve, or correct the source or the declared schema"
+                f"{quantity(len(emptied), 'column')} of {self.name} {become}: {listed(emptied)}; and on_schema_change"
+                " is fail: set it to evolve, or correct the source or the declared schema"
             )
         return emptied
 
@@ -441,7 +441,7 @@ def _emptied_columns(
 
 def _described(names: Collection[str]) -> str:
     """Return a text such as ``2 columns got no value: open, tags``; empty for no names."""
-    return f"{counted(names, 'column')} {NO_VALUE}: {listed(names)}" if names else ""
+    return f"{quantity(len(names), 'column')} {NO_VALUE}: {listed(names)}" if names else ""
 
 
 def _leaves(column: iceberg.NestedField) -> Iterator[int]:

@@ -299,6 +299,11 @@ def shipped_source(source: Any, folders: Sequence[Path]) -> dict[str, Any]:
     return shipped
 
 
+def names_in(value: str | Sequence[str]) -> list[str]:
+    """Return the names of an argument that may be a single one, without blank ones, which templates may leave."""
+    return [name for name in ([value] if isinstance(value, str) else value) if name.strip()]
+
+
 def stream_names(streams: Any) -> list[str]:
     """Return the names as a list; a rendered template may be ``a``, ``a, b`` or ``['a', 'b']``."""
     if isinstance(streams, str):

@@ -28,6 +28,7 @@ from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, located
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._outcome import SOURCES, add_source_events, final_errors, source_asset
+from airflow_provider_rfr.operators.arguments import names_in
 from airflow_provider_rfr.operators.submit import SparkApplicationOperator, load_migration, private_folder
 from airflow_provider_rfr.preflight import check_machine
 from airflow_provider_rfr.triggers import CommitTrigger
@@ -247,8 +248,7 @@ class RefreshMaterializedViewOperator(SparkApplicationOperator):
             hook = BuiltinsHook(
                 project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=self.control_store_conn_id
             )
-            names = [self.views] if isinstance(self.views, str) else list(self.views)
-            names = [name for name in names if name.strip()]
+            names = names_in(self.views)
             due = hook.due_views(names)
             if not self.force and not any(due.values()):
                 self.log.info("Nothing came since the rows were computed: %s", ", ".join(due) or "none is deployed")

@@ -19,6 +19,7 @@ from airflow_provider_rfr.hooks.dag_arguments import calling_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import configured_hosts
 from airflow_provider_rfr.operators._outcome import final_errors
+from airflow_provider_rfr.operators.arguments import names_in
 from airflow_provider_rfr.operators.connections import running_with
 
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ class SinkOperator(BaseOperator):
 
     def _chosen(self, hook: BuiltinsHook) -> list[BuiltinObject]:
         declared = {obj.key: obj for obj in hook.spec.objects if obj.sink is not None}
-        names = [self.sinks] if isinstance(self.sinks, str) else list(self.sinks)
-        names = [name for name in names if name.strip()]
+        names = names_in(self.sinks)
         if unknown := [name for name in names if name.casefold() not in declared]:
             known = ", ".join(obj.name for obj in declared.values()) or "none"
             raise ConfigurationError("sinks", f"{unknown[0]} is not a declared sink", f"declared: {known}")

@@ -283,6 +283,10 @@ class Ledger:
         """Return the columns that writers noted in their files, and these files' locations."""
         return self._seen, frozenset(self._noted)
 
+    def file_family(self, generation: int) -> str:
+        """Return the prefix of the names of a generation's data files, which files of no other ledger have."""
+        return f"rfr-{self.id.replace('-', '')}-g{generation}-"
+
     def look_again(self) -> None:
         """Load the commits of others; only before this attempt opens or takes over a generation."""
         self._forget_files()

@@ -34,7 +34,7 @@ from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChanged
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.lake.schemas import counted, full_names, listed
+from airflow_provider_rfr.lake.schemas import full_names, listed
 from airflow_provider_rfr.lake.side_files import SideFiles
 from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, state_properties
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
@@ -74,6 +74,7 @@ from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader, RefreshStat
 from airflow_provider_rfr.refresh.sync import SyncChanges, SyncPlan
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn, StatefulRead
 from airflow_provider_rfr.streams.paged import PagedStream
+from airflow_provider_rfr.text import quantity
 
 _log = logging.getLogger(__name__)
 
@@ -407,8 +408,7 @@ class Publisher:
             declared=self.rules.typed_names(),
             rows_stay=self._options.mode != "replace" or self._options.replace_where is not None,
         )
-        work = f"{self.ledger.id.replace('-', '')}-g{header.generation}"
-        return replace(target, family=f"rfr-{work}-", label=f"e{header.epoch}-")
+        return replace(target, family=self.ledger.file_family(header.generation), label=f"e{header.epoch}-")
 
     def _seen_columns(self, files: Mapping[str, int]) -> SeenColumns:
         """Return the columns of the records, where columns are inferred from them.
@@ -468,7 +468,7 @@ class Publisher:
             if dropped := sorted(self.sent - columns):
                 _log.warning(
                     "%s: json_schema drops %s of the records that it does not name: %s",
-                    *(self.target.name, counted(dropped, "field"), listed(dropped)),
+                    *(self.target.name, quantity(len(dropped), "field"), listed(dropped)),
                 )
         if staged and (unseen := [name for name in self.rules.hints if name not in self.sent]):
             _log.warning(

@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
-from airflow_provider_rfr.lake.schemas import counted
 from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.refresh.cursor_values import (
     check_past,
@@ -31,6 +30,7 @@ from airflow_provider_rfr.streams.incremental import (
 )
 from airflow_provider_rfr.streams.moments import write_moment
 from airflow_provider_rfr.streams.paged import PagedStream
+from airflow_provider_rfr.text import quantity
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.publish_task import PublishResult
@@ -72,7 +72,7 @@ def _warn_of_held(held: Collection[Any]) -> None:
             "the state of %s stays, because pages or records were left out, so the next sync asks for the same changes"
             " again; if that comes each time, each sync reads more than the one before: correct the source or its error"
             " rules",
-            counted(held, "partition"),
+            quantity(len(held), "partition"),
         )
 
 
