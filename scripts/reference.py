@@ -39,7 +39,7 @@ from airflow_provider_rfr.streams.rest import (
     _responses,
     definition,
 )
-from airflow_provider_rfr.webhooks import validation
+from airflow_provider_rfr.webhooks import payloads
 from scripts.field_types import TypeWords, default_of, sentence, written
 from scripts.model_schema import field_notes
 from scripts.trigger_reference import trigger_fields
@@ -391,7 +391,7 @@ def _events() -> Iterator[str]:
         "What a publish tells others: the variables of commit webhooks, the `extra` of asset events, and the return"
         " value of a task."
     )
-    source = "airflow_provider_rfr/lake/commit_event.py, webhooks/validation.py and operators/_outcome.py"
+    source = "airflow_provider_rfr/lake/commit_event.py, webhooks/payloads.py and operators/_outcome.py"
     yield from _head("Events", text, source)
     yield from ("## Webhook events", "")
     text = (
@@ -401,7 +401,7 @@ def _events() -> Iterator[str]:
     yield from (text, "")
     yield from _table(("Variable", "Type", "Meaning"), _variable_rows())
     yield from ("Names of Estuary Flow stand for these variables:", "")
-    aliases = ([f"`{alias}`", f"`{name}`"] for alias, name in validation._FLOW_ALIASES.items())
+    aliases = ([f"`{alias}`", f"`{name}`"] for alias, name in payloads._FLOW_ALIASES.items())
     yield from _table(("Name", "Variable"), aliases)
     yield from _asset_events()
 
@@ -422,7 +422,7 @@ def _variable_rows() -> Iterator[list[str]]:
             sentence(note.replace("None outside", "empty outside").replace("None", "`null`")),
         ]
     yield ["`totals`", "map", "Sums over `bindings`: `documents`, `bytes`, and the number of `tables`"]
-    parameters = dict(_PARAMETER.findall(inspect.getdoc(validation.template_variables) or ""))
+    parameters = dict(_PARAMETER.findall(inspect.getdoc(payloads.template_variables) or ""))
     for name, note in parameters.items():
         words = {"attempt": "number", "headers": "map"}.get(name, "text")
         yield [f"`{name}`", words, sentence(note)]

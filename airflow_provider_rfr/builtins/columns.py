@@ -93,7 +93,7 @@ def _names(column: Column) -> list[str]:
 
 
 def _field_names(was: Was) -> list[tuple[str, str]]:
-    """Return the paths of fields with the names that they had, as they are compared."""
+    """Return present path and former name of each nested field that was renamed, as they are compared."""
     return [(path.casefold(), name.casefold()) for path, name in was.fields.items()]
 
 

@@ -119,7 +119,7 @@ def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]
     if live.marker == desired.uuid:
         return _from_live(desired, live, because(Why.NOT_RECORDED)) if live.kind is kind else ChangeOrigin()
     named = live.marker is None and desired.key in policies.adopt
-    problems = list(_not_as_declared(desired, live)) if named else []
+    problems = list(_why_not_adoptable(desired, live)) if named else []
     if named and not problems:
         return _from_live(desired, live, None, adopted=True)
     if record is not None:
@@ -137,7 +137,8 @@ def whose(live: LiveObject, expected: UUID) -> Reason:
     return because(Why.MARKED_OTHER, live.kind.value, live.name, live.marker, expected)
 
 
-def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[Reason]:
+def _why_not_adoptable(desired: DesiredObject, live: LiveObject) -> Iterator[Reason]:
+    """Yield the reasons against adopting an existing object without our marker."""
     if live.kind is not relation(desired.kind):
         yield because(Why.IS_OTHER_KIND, live.kind.value, desired.kind.value)
     elif live.name != desired.obj.name:

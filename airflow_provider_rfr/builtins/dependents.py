@@ -117,7 +117,7 @@ class Views:
             record, live = decision.desired.recorded, decision.desired.live
             if record is None or live is None or record.kind is not Kind.VIEW or decision.leaves or record.sql is None:
                 continue
-            impact, goes = self._impact_on(record.key, record.name, record.deps), not decision.problems
+            impact, goes = self._note_impact(record.key, record.name, record.deps), not decision.problems
             if impact is _ViewImpact.WIDENED and goes and decision.how in (StepAction.REBIND, StepAction.REPLACE):
                 self.bridges.append(_bridge(record.uuid, live.name, record.sql))
         for view in _in_order(states.live):
@@ -125,7 +125,8 @@ class Views:
         # Readers first: a reader that is not bridged yet can't be read once the view below it shows wider columns.
         self.bridges.reverse()
 
-    def _impact_on(self, key: str, name: str, deps: Iterable[Dependency]) -> _ViewImpact:
+    def _note_impact(self, key: str, name: str, deps: Iterable[Dependency]) -> _ViewImpact:
+        """Note and return the worst effect on a view, ours or a user's; warn of one that breaks."""
         impacts = [self._impact_of(dep) for dep in deps]
         impact = self._impacts[key] = max((part for part, _ in impacts), default=_ViewImpact.NONE)
         if impact is _ViewImpact.BROKEN:
@@ -178,7 +179,7 @@ class Views:
             self.steps.append(PlanStep(None, view.name, Kind.VIEW, StepAction.MARK_BROKEN, why, details=mark))
         else:
             text = view.pinned or view.query
-            if self._impact_on(view.key, view.name, view.reads or ()) is _ViewImpact.WIDENED:
+            if self._note_impact(view.key, view.name, view.reads or ()) is _ViewImpact.WIDENED:
                 self.bridges.append(_bridge(None, view.name, text))
             self.steps.append(PlanStep(None, view.name, Kind.VIEW, StepAction.REBIND, why, details={"sql": text}))
 

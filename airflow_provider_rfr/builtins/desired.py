@@ -81,9 +81,9 @@ def definition_of(obj: BuiltinObject) -> str | None:
 
 
 def _masked(value: Any, name: str = "") -> Any:
-    """Return the value without secrets: texts are stored, and a new password is not another definition.
+    """Mask secrets: definitions are stored, and a changed password must not look like a change.
 
-    Any header may hold a secret, whatever its name.
+    Any header may hold a secret, whatever its name. Templates are kept: they name a secret and do not hold it.
     """
     if isinstance(value, Mapping):
         is_of_headers = name.casefold() == "headers"

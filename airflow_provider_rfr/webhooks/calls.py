@@ -36,8 +36,8 @@ from airflow_provider_rfr.store.engine import Clock
 from airflow_provider_rfr.webhooks._fields import header_faults
 from airflow_provider_rfr.webhooks._model import printable_key
 from airflow_provider_rfr.webhooks.block import Endpoint, OnFailure
+from airflow_provider_rfr.webhooks.payloads import content_type, render_body, template_variables
 from airflow_provider_rfr.webhooks.presets import TokenStep
-from airflow_provider_rfr.webhooks.validation import content_type, render_body, template_variables
 
 log = logging.getLogger(__name__)
 

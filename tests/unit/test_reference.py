@@ -16,7 +16,7 @@ from airflow_provider_rfr.refresh.config import RefreshOptions, parse_config
 from airflow_provider_rfr.refresh.merge import MergeCounts
 from airflow_provider_rfr.refresh.publish import commit_summary
 from airflow_provider_rfr.streams.rest.definition import SCHEMA_FILE
-from airflow_provider_rfr.webhooks.validation import template_variables
+from airflow_provider_rfr.webhooks.payloads import template_variables
 from scripts.reference import FOLDER, pages
 from tests.headers import header_of
 

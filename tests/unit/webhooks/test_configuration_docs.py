@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from airflow_provider_rfr.webhooks.block import Endpoint
+from airflow_provider_rfr.webhooks.payloads import template_variables
 from airflow_provider_rfr.webhooks.presets import PRESETS
-from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder_events, template_variables
+from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder_events
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = [(DOCS / name).read_text(encoding="utf-8") for name in ("webhooks.md", "webhooks_configuration.md")]

@@ -16,15 +16,8 @@ from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, merge
 from airflow_provider_rfr.webhooks import render
 from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.outbox import delivery_id, merged_id
-from airflow_provider_rfr.webhooks.validation import (
-    _HOSTILE,
-    NotJsonError,
-    check_triggers,
-    placeholder_events,
-    render_body,
-    render_payload,
-    template_variables,
-)
+from airflow_provider_rfr.webhooks.payloads import NotJsonError, render_body, render_payload, template_variables
+from airflow_provider_rfr.webhooks.validation import _HOSTILE, check_triggers, placeholder_events
 from tests.unit.messages import raises
 
 ONE = placeholder_events()[0]

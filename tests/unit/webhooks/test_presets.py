@@ -11,8 +11,9 @@ import pytest
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
+from airflow_provider_rfr.webhooks.payloads import render_body, template_variables
 from airflow_provider_rfr.webhooks.presets import PRESETS, Preset, TokenStep
-from airflow_provider_rfr.webhooks.validation import placeholder_events, render_body, template_variables, validate_block
+from airflow_provider_rfr.webhooks.validation import placeholder_events, validate_block
 from tests.unit.messages import check_messages, raises
 
 ONE = placeholder_events()[0]

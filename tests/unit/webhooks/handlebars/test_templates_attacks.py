@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.handlebars import compile_template
-from airflow_provider_rfr.webhooks.validation import render_payload
+from airflow_provider_rfr.webhooks.payloads import render_payload
 from tests.soon import SOON, soon
 from tests.unit.messages import raises
 
@@ -115,7 +115,8 @@ import sys, yaml
 from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError
 from airflow_provider_rfr.webhooks.handlebars.values import HELPERS
 from airflow_provider_rfr.webhooks.handlebars import render
-from airflow_provider_rfr.webhooks.validation import check_triggers, render_payload
+from airflow_provider_rfr.webhooks.payloads import render_payload
+from airflow_provider_rfr.webhooks.validation import check_triggers
 from tests.memory import memory_limited
 
 text = "x" + '"\\\\\u0149' * 50_000
