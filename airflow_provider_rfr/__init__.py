@@ -10,12 +10,12 @@ __version__ = "0.1.0"
 
 
 def lazy_exports(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package whose public names are imported when they are first used (PEP 562).
+    """Return a package's ``__getattr__`` (PEP 562) that imports each public name when it is first used.
 
-    A DAG is parsed every few seconds: a package that imported all that it exports would load Spark's hook to deliver a
-    webhook.
+    Airflow parses DAG files every few seconds. Without lazy imports, a DAG that only delivers webhooks would import
+    Spark's hook, too.
 
-    :param package: its ``__name__``
+    :param package: the package's ``__name__``
     :param names: public names by the module that defines them, relative to the package
     """
     modules = {name: module for module, defined in names.items() for name in defined}

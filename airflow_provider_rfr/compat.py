@@ -1,6 +1,6 @@
-"""Names that differ between Airflow 3.1, 3.2 and 3.3.
+"""A compatibility layer for names that differ between Airflow 3.1, 3.2 and 3.3.
 
-Exceptions and the configuration come from ``airflow.providers.common.compat.sdk``, which finds them in each version.
+Exceptions and the configuration come from ``airflow.providers.common.compat.sdk``, which supports each version.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def providers_of_hooks() -> Any:
 def parsed_bundle(bundle: BaseDagBundle) -> BundleDagBag:
     """Parse the DAG files of a bundle.
 
-    It loads the models of Airflow's database, which a task must not.
+    This imports the ORM models of Airflow's metadata database, so it must not run in a task.
     """
     try:
         from airflow.dag_processing.dagbag import BundleDagBag
@@ -101,9 +101,10 @@ def parsed_bundle(bundle: BaseDagBundle) -> BundleDagBag:
 
 
 def tested(connection: Connection) -> tuple[bool, str]:
-    """Run the test of the connection's hook, and return whether it works, and a message; store nothing.
+    """Run the connection test of its hook; return success and a message. The connection is not stored.
 
-    Before Airflow 3.3 hooks find such a connection in a variable of this process, as in the test of Airflow's API.
+    Before Airflow 3.3, the hook gets the unsaved connection from an ``AIRFLOW_CONN_*`` variable of this process, as in
+    the connection test of Airflow's own API.
     """
     if AIRFLOW_V_3_3_PLUS:
         return connection.test_connection()
@@ -121,7 +122,7 @@ def tested(connection: Connection) -> tuple[bool, str]:
 
 
 def with_connection_form(hook: _Hook) -> _Hook:
-    """Let the hook describe the form of its connection type, for Airflow 3.1, which does not read it from metadata."""
+    """Add the connection form to a hook class on Airflow 3.1, which does not read it from the provider's metadata."""
     if not AIRFLOW_V_3_2_PLUS:
         [described] = [
             found
@@ -137,7 +138,7 @@ def with_connection_form(hook: _Hook) -> _Hook:
 
 
 def _form_field(field: dict[str, Any]) -> Any:
-    """Return a field of a connection's form as WTForms has it; Airflow 3.1 puts classes of its own in their place."""
+    """Return a form field of the metadata as a field of WTForms, for which Airflow 3.1 substitutes its own classes."""
     validators: Any = importlib.import_module("wtforms.validators")
     fields: Any = importlib.import_module("wtforms")
     schema = field["schema"]

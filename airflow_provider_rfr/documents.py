@@ -1,8 +1,7 @@
-"""Documents that users write: reads YAML, and says which of their fields are wrong.
+"""Reading of the YAML documents that users write, and messages about their invalid fields.
 
-YAML is strict and has one meaning everywhere: that of YAML 1.2, without its rarer forms. Only ``true`` and ``false``
-are booleans (``no`` is Norway), dates, versions and times stay text, numbers are decimal, and a duplicate key is an
-error.
+All documents are strict YAML 1.2 without its rarer forms. Only ``true`` and ``false`` are booleans (``no`` is Norway),
+dates, versions and times stay text, numbers are decimal, and a duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _WORDS: Final[dict[str, bool | None]] = {
 
 
 def plain_value(text: str) -> str | int | float | bool | None:
-    """Return the value of a scalar without quotes."""
+    """Return the value of an unquoted scalar: null, a boolean, a number, or else the text itself."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) > _LONGEST_NUMBER or not _FLOAT.match(text):
@@ -47,12 +46,12 @@ def plain_value(text: str) -> str | int | float | bool | None:
 
 
 class DocumentError(ValueError):
-    """A text can't be read. The message has nothing of its content, which may be secret.
+    """A document that can't be parsed. The message quotes none of its content, which may be secret.
 
-    :ivar line: from 1, as is ``column``; None if unknown
-    :ivar problem: without the place
+    :ivar line: line of the error, from 1, as is ``column``; None if unknown
+    :ivar problem: the message without line and column
     :ivar key: the duplicate key, if that is the problem
-    :ivar detail: what the parser says, for texts that hold no secret
+    :ivar detail: the parser's own message, which may quote the document: only for documents without secrets
     """
 
     def __init__(
@@ -67,9 +66,9 @@ class DocumentError(ValueError):
 
 
 class StrictLoader(yaml.SafeLoader):
-    """The loader.
+    """A YAML loader that refuses tags and duplicate keys.
 
-    :ivar explicit: whether anchors, and keys that are not text, are refused
+    :ivar explicit: whether anchors, and keys that are not text, are refused, too
     """
 
     explicit = False
@@ -100,7 +99,7 @@ def _at(mark: Any, problem: str, key: str | None = None) -> DocumentError:
 
 
 class _ExplicitLoader(StrictLoader):
-    """A loader of documents in which everything is written out."""
+    """A strict loader that also refuses anchors, aliases, merges, and keys that are not text."""
 
     explicit = True
 
@@ -119,7 +118,7 @@ StrictLoader.add_constructor(f"{_PREFIX}float", lambda _, node: plain_value(node
 
 
 def read_yaml(text: str | bytes, *, explicit: bool = False) -> Any:
-    """Parse the one document of a text.
+    """Parse a text that holds one YAML document.
 
     :param explicit: refuse anchors, aliases, merges, and keys that are not text
     :raises DocumentError: it is not YAML, has a duplicate key or tags, or is nested too deeply
@@ -137,7 +136,7 @@ def read_yaml(text: str | bytes, *, explicit: bool = False) -> Any:
         raise
     except RecursionError:
         problem = "is nested too deeply"
-    # Out here, so that no error that holds the text becomes the context.
+    # Raised outside of the except blocks, so that its context is no parser error, which may quote the text.
     raise DocumentError(problem, line, column, detail=detail)
 
 
@@ -148,7 +147,7 @@ _LONGEST_COMPARED: Final = 100
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that was probably meant; None if none is near, if there are too many, or if it is valid."""
+    """Return the valid name nearest to ``name``; None if none is near, if there are too many, or if it is valid."""
     by_lower_case = {valid.lower(): valid for valid in reversed(list(names))}
     if len(by_lower_case) > _MOST_COMPARED:
         return None
@@ -158,7 +157,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return the remedy for an unknown name: the nearest of the valid ones, and all of them if they are few."""
+    """Return the remedy for an unknown name: the nearest valid name, and all valid names if they are few."""
     valid = sorted(names)
     near = nearest(name, valid)
     guess = f"did you mean {near}?" if near else ""
@@ -172,7 +171,7 @@ Location: TypeAlias = tuple[str | int, ...]
 
 
 def leaves(tree: Any, place: Location = ()) -> Iterator[tuple[Location, Any]]:
-    """Yield values that are neither mappings nor lists, with their places; nothing for empty ones."""
+    """Yield the values of a tree that are neither mappings nor lists, each with its path from the root."""
     if isinstance(tree, Mapping):
         for key, item in tree.items():
             yield from leaves(item, (*place, key))
@@ -204,13 +203,13 @@ _SENTENCES: Final = {
     **dict.fromkeys(("too_short", "string_too_short"), "must not be empty"),
     "string_too_long": "must have at most {max_length} characters",
 }
-"""By pydantic's types of errors; a remedy follows after a semicolon."""
+"""Messages by pydantic's types of errors; a remedy may follow after a semicolon."""
 
 
 def wording(error: ErrorDetails, names: Iterable[str] = ()) -> tuple[str, str]:
-    """Return problem and remedy of one of pydantic's errors, without the value.
+    """Return problem and remedy for an error of pydantic. Neither has the invalid value.
 
-    :param names: the valid ones, where the error is an unknown name
+    :param names: names of the valid fields, for an error about an unknown field
     """
     kind, context = error["type"], error.get("ctx", {})
     if "problem" in context:
@@ -233,13 +232,13 @@ def problems_of(
     shows: Callable[[str], bool] = lambda path: False,
     hidden: Collection[str] = (),
 ) -> dict[Location, Problem]:
-    """Return the problems of a document by their places: the one translation of pydantic's errors.
+    """Translate pydantic's errors into problems, by their places in the document.
 
-    A union reports its branches one by one; they are one problem.
+    Pydantic reports an error for each branch of a union. They become one problem.
 
     :param model: the type of the document
     :param shows: tells whether the value at a path may be shown; by default, none is
-    :param hidden: fields of the model that no document has
+    :param hidden: fields of the model that documents can't have, so that they are never suggested
     """
     problems: dict[Location, Problem] = {}
     for item in error.errors(include_url=False):
@@ -275,9 +274,9 @@ def _shown(value: Any) -> str:
 
 
 def _mapping_remedy(wanted: Sequence[Any], tags: Sequence[str], value: str) -> str:
-    """Return an example with the required fields; with the first one, if none is.
+    """Return a remedy with an example of the required fields, or of the first field if none is required.
 
-    :param value: of the first field of the example; empty for none
+    :param value: value of the first field of the example; empty for dots
     """
     if tags:
         return f"write type and its fields; allowed: {', '.join(tags)}"
@@ -287,12 +286,12 @@ def _mapping_remedy(wanted: Sequence[Any], tags: Sequence[str], value: str) -> s
     return f"write e.g. {{{example}}}; allowed: {', '.join(names)}" if names else ""
 
 
-# Pydantic's names for the branches of unions that are no models.
+# Names that pydantic gives to the branches of a union that are not models.
 _BRANCH: Final = re.compile(r"(str|int|bool|float|(list|dict|tuple)\[.*\])$")
 
 
 def _walk(location: Sequence[str | int], model: Any) -> tuple[Location, Any, list[Any]]:
-    """Return the place as in the document, the model that holds its last part, and the types that are wanted there.
+    """Return the place in the document, the model that holds its last part, and the types that it may have.
 
     Pydantic's location also names the branches of unions that it tried, which are not part of the document.
     """
@@ -319,7 +318,7 @@ def _choices(annotation: Any) -> list[Any]:
 
 
 def _fields_of(kind: Any) -> dict[str, Any]:
-    """Return the types of a model's fields by their names in documents; none for any other type."""
+    """Return the types of a model's fields by their names in documents; empty if ``kind`` is no model."""
     model: Any = kind if isinstance(kind, type) else None
     if hasattr(model, "model_fields"):
         model.model_rebuild()  # resolves names of models that are declared further down
@@ -338,7 +337,7 @@ def _required_of(kind: Any) -> list[str]:
 def _tag_of(kind: Any) -> str | None:
     """Return the ``type`` by which a model is recognised in a union."""
     annotation = _fields_of(kind).get("type")
-    # One that the model itself has the choice of tells nothing.
+    # A model that allows several values of ``type`` can't be recognised by it.
     values = get_args(annotation) if get_origin(annotation) is Literal else ()
     return str(values[0]) if len(values) == 1 else None
 

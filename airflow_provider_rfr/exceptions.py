@@ -16,16 +16,16 @@ EXIT_FAILED, EXIT_CONFIGURATION, EXIT_FENCED = 1, 2, 3
 
 
 class RfrError(Exception):
-    """Base of all errors of this package. Only the attributes of its class say how an error is handled.
+    """Base class of all errors of this package. The attributes of the class alone decide how an error is handled.
 
-    :cvar retryable: whether another try may succeed, with nothing changed by hand
-    :cvar refuses_generation: of an error of the publish: whether the same rows would cause it again, so that the next
+    :cvar retryable: whether a retry may succeed without a manual change
+    :cvar refuses_generation: for an error of the publish: whether the same rows would cause it again, so that the next
         run has to read them again
     :cvar excused: whether an attempt that ends with it was kept from reading, and so does not count as one without
         progress
-    :cvar exit_code: of an application that fails with it
-    :cvar outcome: name of such an end in the history
-    :cvar advice: what to do, where the message does not say so itself
+    :cvar exit_code: exit code of an application that fails with it
+    :cvar outcome: outcome of an attempt that ends with it, as the history records it
+    :cvar advice: remedy, if the message does not have one
     """
 
     retryable: ClassVar[bool] = True
@@ -50,10 +50,10 @@ def _rebuild(kind: type[Exception], arguments: tuple[Any, ...], attributes: Mapp
 class Problem:
     """One mistake in a user's input.
 
-    :ivar field: dotted name of the setting, or name of the object; empty for the whole
+    :ivar field: dotted name of the setting, or name of the object; empty if the problem concerns the whole input
     :ivar problem: what is wrong, without values that may be secret
     :ivar remedy: what to write instead
-    :ivar place: where it is written, e.g. a file and a line; empty where that is not known
+    :ivar place: location of the input, e.g. a file and a line; empty if it is not known
     """
 
     field: str
@@ -69,7 +69,7 @@ class Problem:
 class ConfigurationError(RfrError):
     """A user's input is wrong.
 
-    :ivar problems: all that is wrong; ``field``, ``problem``, ``remedy`` and ``place`` are those of the first
+    :ivar problems: every problem; ``field``, ``problem``, ``remedy`` and ``place`` are those of the first one
     """
 
     retryable = False
@@ -95,11 +95,11 @@ class ConfigurationError(RfrError):
         return error
 
     def at(self, place: str) -> Self:
-        """Return the same error with this place."""
+        """Return a copy of the error in which each problem has this place."""
         return self.of(replace(problem, place=place) for problem in self.problems)
 
     def inside(self, place: str) -> Self:
-        """Return the same error with this place before its own."""
+        """Return a copy of the error in which this place precedes the place of each problem."""
         places = (": ".join(filter(None, (place, problem.place))) for problem in self.problems)
         return self.of(replace(problem, place=whole) for problem, whole in zip(self.problems, places, strict=True))
 
@@ -155,7 +155,7 @@ class StalePlanError(PlanError):
 class BlockedPlanError(PlanError):
     """The plan is blocked; nothing was done.
 
-    :ivar problems: all that block it, by object
+    :ivar problems: every problem that blocks the plan, with the name of its object
     """
 
     retryable = False
@@ -173,7 +173,7 @@ class StepError(DeployError):
     """A step of a deploy failed, or the refresh of a materialized view.
 
     :ivar object: name of the object
-    :ivar action: of the step, or ``refresh``
+    :ivar action: action of the step, or ``refresh``
     :ivar problem: what went wrong
     :ivar remedy: what to do about it
     """
@@ -189,8 +189,8 @@ class StepError(DeployError):
 class DeployBusyError(DeployError):
     """Another deploy of the same project is running.
 
-    :ivar holder: of its lease
-    :ivar token: of its lease, for ``force_unlock``
+    :ivar holder: holder of the lease
+    :ivar token: token of the lease, for ``force_unlock``
     """
 
     def __init__(self, project: str, holder: str, token: int) -> None:
@@ -206,8 +206,8 @@ class DeployBusyError(DeployError):
 class LeaseLostError(DeployError):
     """Another deploy took over; this one must not write any more.
 
-    :ivar token: of this deploy
-    :ivar newer_token: of the one that took over
+    :ivar token: lease token of this deploy
+    :ivar newer_token: lease token of the deploy that took over
     """
 
     def __init__(self, project: str, token: int, newer_token: int) -> None:
@@ -220,8 +220,8 @@ class LeaseLostError(DeployError):
 class StatementError(ConfigurationError):
     """A statement can't be parsed.
 
-    :ivar line: of the mistake, from 1
-    :ivar column: of the mistake, from 1
+    :ivar line: line of the mistake, from 1
+    :ivar column: column of the mistake, from 1
     """
 
     def __init__(self, problem: str, line: int, column: int, remedy: str = "") -> None:
@@ -245,7 +245,7 @@ class AlterConnectionError(RfrError):
 class AlterationRefusedError(AlterConnectionError):
     """The alteration is wrong, or something that uses the connection can't adopt it, or do without it.
 
-    :ivar problems: all of them, in the statement's order
+    :ivar problems: every problem, in the order of the statement
     """
 
     retryable = False
@@ -292,7 +292,7 @@ class SchemaError(RfrError):
 class TypeMismatchError(SchemaError):
     """Values don't fit their columns.
 
-    :ivar offenders: the first of them: partition, page, record, column, value, expected
+    :ivar offenders: the first of these values, each with partition, page, record, column, value and expected type
     """
 
     def __init__(self, message: str, offenders: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -311,8 +311,8 @@ class LedgerError(RfrError):
 class FencedError(LedgerError):
     """A newer attempt took the refresh over; this one must not write any more.
 
-    :ivar epoch: of this attempt
-    :ivar newer_epoch: of the one that took over
+    :ivar epoch: epoch of this attempt
+    :ivar newer_epoch: epoch of the attempt that took over
     """
 
     retryable = False
@@ -461,7 +461,7 @@ class SourceError(RfrError):
 
     @property
     def description(self) -> str:
-        """Return message and request, without the place."""
+        """Return the message and the request, without partition and page."""
         return f"{self.message} [{self.request}]" if self.request else self.message
 
     def __str__(self) -> str:
@@ -516,8 +516,8 @@ class TemplateError(RfrError):
     """A template can't be parsed or rendered. The message names variables, never their values.
 
     :ivar problem: what is wrong, and what to write instead
-    :ivar line: in the template, from 1
-    :ivar column: in the template, from 1
+    :ivar line: line in the template, from 1
+    :ivar column: column in the template, from 1
     """
 
     def __init__(self, problem: str, line: int, column: int) -> None:

@@ -1,8 +1,8 @@
 """History tables of this package (namespace ``rfr_system``).
 
-A process reports rows to the control store, which costs it one short transaction. One process at a time appends what
-waits to the tables. Rows are recognised by their keys, in the store and in the tables, so that no row is lost or
-doubled if a process dies at any point, or if two do the same.
+Processes report rows to the control store, each in one short transaction. One process at a time, under a lease,
+appends the waiting rows to the tables. Rows are deduplicated by their keys, in the store and in the tables, so that no
+row is lost or doubled if a process dies at any point, or if two processes append the same rows.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _log = logging.getLogger(__name__)
 _MAX_WAITING: Final = 100
 _MAX_AGE: Final = 3_600_000
 _KNOWN: Final = (REPORTED_AGAIN + timedelta(days=1)) // timedelta(milliseconds=1)
-"""How long keys of appended rows are kept: longer than a process reports rows again. In milliseconds, as all here."""
+"""Milliseconds for which keys of appended rows are kept: longer than processes report the same rows again."""
 _LONGEST_WAIT: Final = 7 * 86_400_000
 _AT_ONCE: Final = 10_000
 _LEASE: Final = 300_000
-"""How long the others leave the upkeep to one process; after a failure also how long nobody tries again."""
+"""Milliseconds of the lease for appending rows. After a failure, nobody tries again before it expires."""
 _PATIENCE: Final = 5.0
 
 
 class History:
-    """The history of one lake: reports rows for its history tables, and appends those that wait.
+    """The history tables of one lake, and the rows that wait for them in the control store.
 
-    :param store: where rows wait
+    :param store: control store in which rows wait
     """
 
     def __init__(self, store: ControlStore, catalog: Catalog) -> None:
@@ -55,9 +55,9 @@ class History:
         return self._catalog.table_exists(table)
 
     def report(self, table: str, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
-        """Let rows wait for :meth:`maintain`, except those that were reported in the last days.
+        """Queue rows for :meth:`maintain`, except those that were reported in the last days.
 
-        Nothing is done where no deploy has created the table.
+        Do nothing if no deploy has created the table.
 
         :param keys: columns that identify a row, which are the table's identifier columns
         """
@@ -72,10 +72,10 @@ class History:
     def maintain(self, *, always: bool = False) -> int:
         """Append the rows that wait, merge files and expire snapshots; return how many rows were appended.
 
-        Nothing is done while few rows wait and none for long, or while another process does it.
+        Do nothing while few rows wait and none for long, or while another process holds the lease.
 
-        :param always: also if few rows wait
-        :raises Exception: what the first table that failed raised, after the others were done
+        :param always: append even if few rows wait
+        :raises Exception: the error of the first table that failed, after all other tables were done
         """
         grant = self._store.run(lambda connection: self._take(connection, always), patience=_PATIENCE)
         if grant is None:
@@ -91,7 +91,7 @@ class History:
                 failures.append(error)
         self._store.run(self._drop_old)
         if failures:
-            # The lease is kept until it ends, so that not each process tries again what fails.
+            # The lease is not released, so that no other process tries the failing append before it expires.
             raise failures[0]
         self._store.run(grant.release)
         return appended
@@ -114,7 +114,7 @@ class History:
         def mark(connection: Connection) -> None:
             store_rows.mark_appended(connection, self._store.now(connection), self._lake, table, rows)
 
-        # A process that dies before this appends the rows again; append_rows_once() then finds them in the table.
+        # If this process dies here, the rows are appended again; append_rows_once() then finds them in the table.
         self._store.run(mark)
         if merge_days(self._catalog, table):
             expire_table(self._catalog, table)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PAGE_OF_TASK: Final = "rfr_of_task"
-"""The tab of a task instance that the plugin adds, as the end of its address."""
+"""Last part of the address of the tab that the plugin adds to task instances."""
 
 
 class RefreshLink(BaseOperatorLink):
-    """The page about the task's refresh: state, progress, generations and last error."""
+    """A link to the page about the task's refresh: state, progress, generations and last error."""
 
     name = "Refresh page"
 
@@ -37,21 +37,21 @@ class RefreshLink(BaseOperatorLink):
 
 
 class SparkUiLink(BaseOperatorLink):
-    """Where Spark shows the running or the last driver: YARN's tracking address, or the driver's own pages.
+    """A link to the Spark UI of the running or the last driver: YARN's tracking address, or the driver's own UI.
 
-    A driver has pages of its own only where ``spark.ui.enabled`` is set, and only while it runs. The operator stores
-    the address as soon as it is known, so a task that runs or failed has it, too.
+    A driver has its own UI only if ``spark.ui.enabled`` is set, and only while it runs. The operator stores the address
+    as soon as it is known, so a task that runs or failed has it, too.
     """
 
     name = "Spark UI"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the stored address; an empty text where there is none."""
+        """Return the stored address; an empty text if there is none."""
         return str(BaseXCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
 
 
 def store_link(context: Context, link: BaseOperatorLink, url: str | None) -> None:
-    """Store the address where Airflow's UI looks for it, unless it is None. A failure is logged, and costs no task.
+    """Store the address where Airflow's UI looks for it, unless it is None. A failure is logged and fails no task.
 
     Airflow's UI reads links from its own database, without the XCom backend of the deployment. An empty address
     shows no button; Airflow logs an error for a link that was never stored.

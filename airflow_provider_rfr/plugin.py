@@ -14,15 +14,15 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 class RfrPlugin(AirflowPlugin):
-    """The pages of this package: in the menu *Browse*, and as a tab of DAGs and of task instances."""
+    """The plugin with the pages of this package: in the menu *Browse*, and as tabs of DAGs and task instances."""
 
     name = "rfr"
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
-        """Return the API server's application.
+        """Return the application that the API server mounts.
 
-        It imports FastAPI and Airflow's own application, which only the API server has loaded already.
+        This imports FastAPI and Airflow's own application, which only the API server has loaded already.
         """
         from airflow_provider_rfr.web import make_app
 

@@ -20,12 +20,12 @@ _JAVA_SECONDS = 30
 _AIRFLOW_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _FILE_VERSION = re.compile(r"""^__version__[^=]*=\s*["']([^"']+)["']""", re.M)
 _SPARK_JAR = re.compile(r"spark-core_(?P<scala>[\d.]+)-(?P<version>\d+\.\d+.*)\.jar")
-# The client's version, because not every pyspark has a client.
+# Takes the client's version, because not every release of pyspark has a client.
 _PAIR = "pip install --force-reinstall --no-deps pyspark=={0} pyspark-client=={0}"
 
 
 class SparkBuild(NamedTuple):
-    """A Spark on this machine.
+    """A Spark installation on this machine.
 
     :ivar version: e.g. ``4.1.3``
     :ivar scala: version of Scala, e.g. ``2.13``
@@ -43,7 +43,7 @@ class SparkBuild(NamedTuple):
 def check_machine() -> None:
     """Check everything that a Spark driver on this machine needs.
 
-    :raises PreflightError: with the command that repairs what is missing
+    :raises PreflightError: something is missing; the message has the command that repairs it
     """
     check_java()
     check_pyspark()
@@ -59,10 +59,10 @@ def child_environment() -> dict[str, str]:
 
 
 def check_java() -> str:
-    """Check for Java 17 or 21, on which Spark 4 starts: the one of ``JAVA_HOME``, else on the path; return which.
+    """Check that Java, by ``JAVA_HOME`` or else on the path, is 17 or 21, as Spark 4 needs; return version and path.
 
-    :raises PreflightError: there is none, or another version
-    :raises SparkJobError: it was killed or is slow, which says nothing of its version
+    :raises PreflightError: there is no Java, or another version
+    :raises SparkJobError: ``java -version`` was killed or timed out, so the version is not known
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -96,13 +96,13 @@ def check_java() -> str:
 
 
 def check_pyspark() -> str | None:
-    """Check the versions of ``pyspark`` and ``pyspark-client``; return theirs, or None where neither is installed.
+    """Check that ``pyspark`` and ``pyspark-client`` have the same version; return it, or None if neither is installed.
 
-    They install the same files, so unequal versions break ``import pyspark``. Nor are equal versions always enough: an
-    earlier installation may have left its files behind. A machine without pyspark passes, for its Spark may be
-    elsewhere.
+    They install the same files, so different versions break ``import pyspark``. Equal versions are not always enough,
+    because an earlier installation may have left its files behind. A machine without pyspark passes, because its Spark
+    may be elsewhere.
 
-    :raises PreflightError: with the command that repairs it
+    :raises PreflightError: the versions differ; the message has the command that repairs it
     """
     full, client = installed_version("pyspark"), installed_version("pyspark-client")
     if full is not None and client is not None and full != client:
@@ -137,7 +137,7 @@ def spark_home() -> Path | None:
 
 
 def installed_spark() -> SparkBuild | None:
-    """Return the Spark of :func:`spark_home`, by the name of its main jar; None if there is none."""
+    """Return the Spark of :func:`spark_home`, read from the name of its main jar; None if there is none."""
     home = spark_home()
     jars = home.glob("jars/spark-core_*.jar") if home else ()
     found = (_SPARK_JAR.fullmatch(jar.name) for jar in jars)
@@ -153,7 +153,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def check_localhost() -> None:
-    """Check the name ``localhost``, on which PySpark's driver listens, whatever Spark's own addresses are.
+    """Check that ``localhost`` resolves: PySpark's driver listens on it, whatever addresses Spark is configured with.
 
     :raises PreflightError: this machine does not resolve the name
     """

@@ -1,4 +1,4 @@
-"""When a failed refresh is tried again, and after how long."""
+"""The retry policy of refreshes: whether a failed one is tried again, and after how long."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LONGEST_WAIT = timedelta(days=7)
 
 
 class RefreshRetryPolicy(RetryPolicy):
-    """A policy for tasks that refresh: waits as long as the API asks, and does not repeat tries that can't succeed.
+    """A retry policy for refresh tasks: waits as long as the API asks, and does not repeat tries that can't succeed.
 
-    * Rate limited: the next try comes when the API said, instead of after ``retry_delay``.
-    * Configuration, authentication and schema errors, and all others that a retry would only meet again: no retry.
-    * No page, no partition and no publish more than the last try: no retry. An attempt that was asked to stop, or that
-      found another run refreshing the table, does not count.
+    * Rate limited: the next try begins when the API allows it, instead of after ``retry_delay``.
+    * Configuration, authentication and schema errors, and all others that would recur: no retry.
+    * No progress since the last try, that is no page, partition or publish more: no retry. An attempt that was asked to
+      stop, or that found another run refreshing the table, does not count.
     * Everything else: as the task's ``retries`` and ``retry_delay`` say.
 
     Airflow has retry policies since 3.3. A policy can't give more tries than ``retries``, so set that high.
@@ -47,7 +47,7 @@ class RefreshRetryPolicy(RetryPolicy):
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
-        """Decide in the worker, once the try has failed."""
+        """Return the decision about a failed try. Airflow calls this in the worker."""
         if isinstance(exception, RateLimitedError):
             seconds = exception.retry_after
             if not math.isfinite(seconds) or seconds <= 0:
@@ -61,7 +61,7 @@ class RefreshRetryPolicy(RetryPolicy):
             if exception.excused:
                 return RetryDecision.default()
         task = getattr(context["ti"], "task", None) if context is not None else None
-        # A clear adds the task's retries to the tries that there were; those do not count.
+        # Clearing a task sets max_tries to the tries so far plus its retries; the tries before do not count.
         retries = getattr(task, "retries", None)
         tries = try_number - (max(0, max_tries - retries) if isinstance(retries, int) else 0)
         stalled = getattr(task, "stalled_tries", None)

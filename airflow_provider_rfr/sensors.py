@@ -26,21 +26,21 @@ _AFTER_THE_RUN = 'write e.g. after="{{ dag_run.run_after }}", for commits later 
 
 
 class CommitSensor(BaseSensorOperator):
-    """Wait until tables are committed to, or until they have pending webhooks; no worker slot is held meanwhile.
+    """A sensor that waits until tables are committed to, or until they have pending webhooks. It holds no worker slot.
 
-    Returns the newest commit by table: snapshot id, sequence, time, and the refresh's own figures if it was one. With
-    ``triggers`` it returns the number of pending deliveries.
+    The task returns the newest commit by table: snapshot id, sequence, time, and the refresh's own figures if it was
+    one. With ``triggers`` it returns the number of pending deliveries.
 
-    Airflow's scheduler may fail a sensor in mode ``reschedule`` that looks very often, so deferring is the default.
+    Airflow's scheduler may fail a sensor in mode ``reschedule`` that pokes very often, so deferring is the default.
 
-    :param target: a table, several, or what a refresh returned, e.g. ``refresh.output`` (templated)
-    :param after: commits later than this count: a time in ISO format (templated). By default a scheduled run and one of
-        a backfill wait for a commit later than their due time, and a run that asset events started for the commits that
-        these name or later ones. Required for any other run, e.g. ``"{{ dag_run.run_after }}"``
+    :param target: a table, several, or the return value of a refresh, e.g. ``refresh.output`` (templated)
+    :param after: a time in ISO format (templated); only later commits count. By default, a run that is scheduled or of
+        a backfill waits for a commit later than its ``run_after``, and a run that asset events started waits for the
+        commits that these name, or later ones. Required for any other run, e.g. ``"{{ dag_run.run_after }}"``
     :param triggers: a triggers block, or the path of a file with one: wait until any of the tables has a delivery
-        pending to one of its endpoints; ``after`` does not matter then
+        pending to one of its endpoints; ``after`` is ignored then
     :param lake_conn_id: connection of type ``rfr_lake`` (templated)
-    :param control_store_conn_id: connection of the control store, for ``triggers``; None for the usual one
+    :param control_store_conn_id: connection of the control store, for ``triggers``; None for the default one
     :param deferrable: wait in the triggerer
     :param poke_interval: seconds between two checks
     :raises ConfigurationError: ``after`` is missing or not a time, or the name of a table is invalid
@@ -77,7 +77,7 @@ class CommitSensor(BaseSensorOperator):
             table_names(target)
 
     def execute(self, context: Context) -> Any:
-        """Check once; then wait in the triggerer, or here."""
+        """Check once, then wait in the triggerer, or in the worker if the sensor is not deferrable."""
         reader = None
         if self._triggers is None:
             reader = self._reader()
@@ -86,7 +86,7 @@ class CommitSensor(BaseSensorOperator):
             with self._timeout_explained(context):
                 return super().execute(context)
         if reader is None:
-            # From here on the deadline is the whole wait's, whatever number of deferrals it takes.
+            # One deadline for the whole wait, however many deferrals it takes.
             deadline = datetime.now(timezone.utc) + timedelta(seconds=self.timeout)
             return self.check_again(context, None, deadline.isoformat())
         commits = self._newest_commits(context, reader)
@@ -100,13 +100,17 @@ class CommitSensor(BaseSensorOperator):
         return commits
 
     def check_again(self, context: Context, event: Any, deadline: str) -> Any:
-        """Return the number of pending deliveries, or defer once more."""
+        """Return the number of pending deliveries, or defer once more.
+
+        :param deadline: a time in ISO format
+        :raises AirflowSensorTimeout: the deadline has passed
+        """
         pending = self._count_pending()
         if not pending:
             now = datetime.now(timezone.utc)
             if now >= datetime.fromisoformat(deadline):
                 raise AirflowSensorTimeout(f"no delivery was pending within {self.timeout:.0f} seconds")
-            # The block may hold secrets, and arguments of triggers are stored. So the task itself checks again.
+            # Airflow stores the arguments of triggers, and the block may hold secrets, so the task itself checks again.
             again = DateTimeTrigger(moment=now + timedelta(seconds=max(self.poke_interval, 1.0)))
             self.defer(trigger=again, method_name="check_again", kwargs={"deadline": deadline})
         return pending
@@ -138,7 +142,7 @@ class CommitSensor(BaseSensorOperator):
 
     @contextmanager
     def _timeout_explained(self, context: Context) -> Iterator[None]:
-        """Name in a timeout's error the commits that did not come."""
+        """Add the awaited commits to the message of a timeout."""
         try:
             yield
         except AirflowSensorTimeout as timeout:
@@ -148,7 +152,7 @@ class CommitSensor(BaseSensorOperator):
             raise AirflowSensorTimeout(problem) from timeout
 
     def _awaited(self, context: Context, reader: CommitsReader) -> str:
-        """Return in words which commits are waited for, and which the newest ones are."""
+        """Describe the awaited commits and the newest ones, for logs and errors."""
         tables, (after, snapshots) = table_names(self.target), self._due(context)
         newest = []
         try:
@@ -164,9 +168,9 @@ class CommitSensor(BaseSensorOperator):
         return f"commits of {', '.join(tables)} {since} (newest: {'; '.join(newest)})"
 
     def _due(self, context: Context) -> tuple[datetime, dict[str, str]]:
-        """Return the time after which commits count, and by table a snapshot that counts in any case.
+        """Return the time after which commits count, and by table a snapshot that counts whatever its time.
 
-        :raises ConfigurationError: ``after`` is not a time, or is missing in a run of which nothing else says it
+        :raises ConfigurationError: ``after`` is not a time, or is missing in a run that requires it
         """
         run = context["dag_run"]
         if self.after:
@@ -185,9 +189,9 @@ class CommitSensor(BaseSensorOperator):
 
 
 def _moment(after: str | datetime) -> datetime:
-    """Return the time of a text in ISO format, in UTC where it names no zone.
+    """Parse a time in ISO format; a time without a zone is in UTC.
 
-    :raises ConfigurationError: not a time
+    :raises ConfigurationError: the text is not a time
     """
     if isinstance(after, str):
         try:

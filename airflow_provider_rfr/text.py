@@ -1,10 +1,10 @@
-"""Texts as people read them: cut, on one line, without characters that control a terminal. Imports nothing."""
+"""Functions for texts that people read: cut, on one line, without control characters of terminals. Imports nothing."""
 
 from __future__ import annotations
 
 
 def cut(text: str, longest: int) -> str:
-    """Return the text, or its beginning with dots after it."""
+    """Return the text; if it is longer than ``longest`` characters, its beginning and three dots."""
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
@@ -19,11 +19,11 @@ def one_line(text: str, longest: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with a sign for each character that can't be printed: it may come from a source."""
+    """Replace unprintable characters by U+FFFD: a text of a source may hold control characters."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def well_formed(text: str) -> str:
-    """Join surrogate pairs, and write U+FFFD for each half of one, so that every encoding can carry the text."""
-    # Of str itself: a subclass may override encode.
+    """Join surrogate pairs, and replace unpaired surrogates by U+FFFD, so that the text can be encoded."""
+    # By the method of str itself, because a subclass may override encode.
     return text if text.isascii() else str.encode(text, "utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,7 +1,7 @@
-"""Time limits for servers that accept connections and do not answer, which many clients would wait for for ever.
+"""Time limits for servers that accept connections and never answer, for which many clients would wait for ever.
 
-Also here: the end of a transaction that waited for a lock of SQLite in vain. Work runs in daemon threads, which Python
-does not wait for at its end.
+Also the rollback of SQLite transactions whose COMMIT was refused. Work runs in daemon threads, for which Python does
+not wait when it exits.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _CALLS: Final = ("do_execute", "do_executemany", "do_execute_no_params", "do_com
 
 
 def limit_waits(engine: Engine, connect: float = CONNECT_SECONDS, answer: float = ANSWER_SECONDS) -> None:
-    """Let an engine of PostgreSQL raise an error where the server does not answer; other engines are not changed.
+    """Make an engine of PostgreSQL raise an error if the server does not answer; other engines are not changed.
 
-    Parameters of the address take precedence: ``connect_timeout`` in seconds, ``tcp_user_timeout`` in milliseconds,
-    which is the limit for each answer as well, and ``keepalives...``.
+    Parameters of the engine's URL take precedence: ``connect_timeout`` in seconds, ``tcp_user_timeout`` in
+    milliseconds, which is the limit for each answer as well, and ``keepalives...``.
 
-    :param connect: seconds for a connection
+    :param connect: seconds to establish a connection
     :param answer: seconds for the answer to a statement or a commit
     """
     if engine.driver not in _LIBPQ_DRIVERS:
         return
-    # Not for all who import this module: threads need no SQLAlchemy.
+    # Imported here, because modules that only use the thread functions need no SQLAlchemy.
     from sqlalchemy import event
 
     query = engine.url.query
     defaults = {
-        "connect_timeout": max(2, round(connect)),  # libpq takes 1 for 2
+        "connect_timeout": max(2, round(connect)),  # libpq treats 1 as 2
         "tcp_user_timeout": round(answer * 1000),
         "keepalives_idle": 30,
         "keepalives_interval": 10,
@@ -58,17 +58,17 @@ def limit_waits(engine: Engine, connect: float = CONNECT_SECONDS, answer: float 
         for name, value in defaults.items():
             parameters.setdefault(name, value)
 
-    if answer <= 0:  # libpq's word for no limit
+    if answer <= 0:  # libpq's value for no limit
         return
-    # libpq's timeouts end when the network answers, and a frozen server or a proxy still acknowledges what it receives.
+    # libpq's timeouts only limit how long data stays unacknowledged. A frozen server or a proxy still acknowledges it.
     for name in _CALLS:
         setattr(engine.dialect, name, _limited(getattr(engine.dialect, name), answer))
 
 
 def end_refused_commits(engine: Engine) -> None:
-    """Let an engine of SQLite roll back a transaction whose COMMIT was refused; other engines are not changed.
+    """Make an engine of SQLite roll back a transaction whose COMMIT was refused; other engines are not changed.
 
-    SQLite refuses it while another process reads, and leaves the transaction open, which SQLAlchemy takes for ended.
+    SQLite refuses a COMMIT while another process reads. The transaction stays open, but SQLAlchemy considers it ended.
     The next user of the pooled connection would see rows that nobody else sees, and might commit them.
     """
     if engine.dialect.name != "sqlite":
@@ -82,7 +82,7 @@ def end_refused_commits(engine: Engine) -> None:
 
 
 def _limited(call: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    """Return the dialect's method with a limit; its first argument is a cursor or a connection."""
+    """Wrap a method of the dialect with a time limit; its first argument is a cursor or a connection."""
 
     @wraps(call)
     def limited(handle: Any, *args: Any, **kwargs: Any) -> Any:
@@ -100,7 +100,7 @@ def _disconnected_after(seconds: float, connection: Any) -> Iterator[None]:
         yield
         return
     expired = threading.Event()
-    # A duplicate, which stays this connection's even if the driver closes its own.
+    # A duplicate of the descriptor, which stays valid if the driver closes its own.
     with socket.socket(fileno=socket.dup(connection.fileno())) as connected:
 
         def disconnect() -> None:
@@ -122,9 +122,9 @@ def _disconnected_after(seconds: float, connection: Any) -> Iterator[None]:
 
 
 def within(seconds: float, work: Callable[[], _Result]) -> _Result:
-    """Return or raise the result of ``work``. Its thread is left behind where it does not end.
+    """Run ``work`` in a thread; return its result, or raise its error. A thread that does not end is left behind.
 
-    :raises TimeoutError: it takes longer
+    :raises TimeoutError: ``work`` takes longer than ``seconds``
     """
     result: Future[_Result] = Future()
     threading.Thread(target=_settle, args=(result, work), daemon=True).start()
@@ -136,7 +136,7 @@ def within(seconds: float, work: Callable[[], _Result]) -> _Result:
 def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Call ``work`` for each item, eight at a time; return the results in the order of the items.
 
-    :raises BaseException: the first one that ``work`` raises
+    :raises BaseException: the error of the first item for which ``work`` failed
     """
     results: list[Future[_Result]] = [Future() for _ in items]
     waiting = iter(list(zip(items, results, strict=True)))

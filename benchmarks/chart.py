@@ -48,7 +48,7 @@ def draw(figures: Mapping[str, Any]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">',
         f"<style>{_STYLE}</style>",
-        # Its own ground: a page may be light where the reader's system is dark.
+        # A background of its own: the page may be light while the reader's system is dark.
         '<rect class="ground" width="100%" height="100%"/>',
         *_legend([side for side in (PRODUCT, *PEERS) if any(side in bars for bars in sides.values())]),
     ]

@@ -1,6 +1,6 @@
-"""Parse cost of operators that share one source file: ``python -m benchmarks.dag_parse [operators]``.
+"""A benchmark of parsing operators that share one source file: ``python -m benchmarks.dag_parse [operators]``.
 
-Prints one line of JSON: CPU seconds of the first operator, of all, and how many times the first one's cost all took.
+It prints one line of JSON: CPU seconds of the first operator, of all operators, and the ratio of all to the first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_provider_rfr.sample_api import SHOP
 
 
 def main(count: int) -> None:
-    """Make the operators, as a DAG's file does."""
+    """Create the operators as a DAG file does, and print the cost."""
     began, first = time.process_time(), 0.0
     for number in range(count):
         ResumableFullRefreshOperator(

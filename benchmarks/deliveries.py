@@ -1,4 +1,4 @@
-"""How the cost of queries grows with the deliveries that the control store holds.
+"""A benchmark of queries to the control store, as the number of deliveries in it grows.
 
 ``python -m benchmarks.deliveries`` fills a store with 20,000 and with 200,000 deliveries to 500 endpoints, times each
 query, and prints a table for people and, as its last line, one JSON object for scripts. It fails if a query costs more
@@ -55,7 +55,7 @@ QUERIES: Mapping[str, Query] = {
 
 
 def fill(store: ControlStore, endpoints: int, count: int) -> list[int]:
-    """Make so many deliveries, a second apart; the last one to each endpoint is pending. Return the endpoints' ids."""
+    """Insert deliveries, a second apart; the last one to each endpoint is pending. Return the endpoints' ids."""
 
     def make_endpoints(connection: Connection) -> list[int]:
         return [ensure_endpoint(connection, EndpointKey(LAKE, f"raw.t{n}", "hook")).id for n in range(endpoints)]
@@ -88,7 +88,7 @@ def measure(url: str, count: int) -> dict[str, float]:
     store = open_store(url)
     ids = fill(store, ENDPOINTS, count)
     if store.is_postgres:
-        # As it does by itself after a while.
+        # Autovacuum does the same after a while.
         store.run(lambda connection: connection.execute(text("ANALYZE")))
 
     def best(query: Query) -> float:
@@ -96,7 +96,7 @@ def measure(url: str, count: int) -> dict[str, float]:
         for _ in range(_RUNS):
             with store.read() as connection:
                 now, began = store.now(connection), time.perf_counter()
-                # Rolled back, so that each run finds the same.
+                # Rolled back at the end of the block, so that each run finds the same rows.
                 query(connection, ids, now)
                 seconds.append(time.perf_counter() - began)
         return min(seconds) * 1000

@@ -1,6 +1,6 @@
 """The figures of the last release, in `kept.json`, and ratios to them.
 
-What is compared is the ratio of the product to the script written by hand: it depends far less on the machine than
+The ratio of the product to the script written by hand is compared, because it depends far less on the machine than
 seconds do.
 """
 

@@ -17,14 +17,14 @@ _HALF_WITHIN = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill and its resume, as counted by the API and in the table; the product tells only ``overlap_checks``.
+    """A kill and its resume, as counted by the API and in the table; the product reports only ``overlap_checks``.
 
-    :ivar pages_before_kill: served by the API before the kill, the ones still in flight included
-    :ivar pages_refetched: served more than once by the API, over both runs
+    :ivar pages_before_kill: pages that the API served before the kill, those still in flight included
+    :ivar pages_refetched: pages that the API served more than once, over both runs
     :ivar overlap_checks: of these, pages that the resume read again on purpose
     :ivar empty_confirmed: of these, pages without records, which are requested twice before they count
-    :ivar pages_lost: of these, all others: what the kill cost
-    :ivar lost_share: ``pages_lost`` of ``pages_before_kill``
+    :ivar pages_lost: of these, all others, which are the cost of the kill
+    :ivar lost_share: ``pages_lost`` as a share of ``pages_before_kill``
     :ivar resume_wall_s: seconds of the second run
     """
 

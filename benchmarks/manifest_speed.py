@@ -1,4 +1,4 @@
-"""The cost of a page by an Airbyte manifest, against the same pages by our own YAML and by airbyte-cdk's own sync.
+"""A benchmark of a page by an Airbyte manifest, against the same page by our own YAML and by airbyte-cdk's own sync.
 
 ``python -m benchmarks.manifest_speed`` reads the sample API's pages of 100 records in turns: each round by all three,
 in one process, so that whatever else the machine does disturbs all of them. A figure is CPU time of this process, the

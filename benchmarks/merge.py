@@ -33,16 +33,16 @@ _HOURLY_RUNS: Final = 3
 _APPLICATION: Final = str(ROOT / "spark_apps" / "full_refresh.py")
 _SUBMIT: Final = (str(Path(sys.executable).parent / "spark-submit"), "--master", "local[2]")
 _COMMANDS: Final = {
-    # With the operator's options.
+    # With the Java options that the operator sets.
     "spark-submit": [*_SUBMIT, f"--driver-java-options={' '.join(driver_java_options())}", _APPLICATION],
     "python": [sys.executable, _APPLICATION],
 }
 _SMALLER: Final = {"upsert": (1_000_000, "newest:10000"), "dlt": (200_000, "newest:2000")}
-"""Rows and changes that the other sides can hold: they compare row by row in Python."""
+"""Rows and changes that the other sides can handle: they compare row by row in Python."""
 
 
 def _filled(folder: Path, keys: str, rows: int, files: int) -> MergeLake:
-    """Return a lake with a table of these rows, whose first one a sync of the product has read."""
+    """Return a lake with a table of ``rows`` rows, which a sync of the product created with its first row."""
     lake = MergeLake(folder, keys, rows, files)
     (folder / "warehouse").mkdir(parents=True)
     first = rows_of(np.zeros(1, dtype=np.int64), keys, 0).append_column("is_deleted", pa.array([False]))
@@ -112,7 +112,7 @@ def _hourly(lake: MergeLake) -> dict[str, dict[str, float]]:
     """Return the CPU seconds of a refresh of 50 records, of a sync of 50 changes, and of the same sync again.
 
     Each is a whole process: by spark-submit, as Airflow runs it every hour, and by Python, which starts no Spark for so
-    little. Medians of some runs.
+    few rows. The figures are medians of some runs.
     """
     changes = pq.read_table(changes_file(lake, _HOURLY))
     merge: dict[str, Any] = {"mode": "merge"}

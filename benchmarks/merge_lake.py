@@ -24,7 +24,7 @@ import pyarrow as pa
 NAMESPACE: Final = "bench"
 TABLE: Final = f"{NAMESPACE}.orders"
 _NEWEST: Final = 0.05
-"""Share of the table's keys that recent changes are among."""
+"""Share of the newest keys, among which the changes of a case ``newest`` are."""
 _EPOCH: Final = int(datetime(2025, 1, 1, tzinfo=timezone.utc).timestamp())
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 _STATUSES, _CURRENCIES = ("new", "paid", "sent", "done", "void"), ("EUR", "USD", "CHF")
@@ -41,7 +41,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def rows_of(ids: Numbers, keys: str, version: int) -> pa.Table:
-    """Return rows of orders; those of a version are the same at each call.
+    """Return rows of orders, which are deterministic for each version.
 
     :param keys: ``int``, or ``text`` for keys without order
     """
@@ -77,7 +77,7 @@ class Case:
     """A number of changes: 88 % updates, 10 % inserts and 2 % deletions.
 
     :ivar place: ``newest``: among the newest 5 % of the keys; ``random``: anywhere
-    :ivar count: changes
+    :ivar count: number of changes
     """
 
     place: str
@@ -90,7 +90,10 @@ class Case:
 
     @classmethod
     def of(cls, text: str) -> Case:
-        """Parse ``newest:1000``."""
+        """Parse a text such as ``newest:1000``.
+
+        :raises ValueError: it has another form
+        """
         place, _, count = text.partition(":")
         if place not in ("newest", "random") or not count.isdecimal():
             raise ValueError(f"{text}: write newest:1000 or random:1000")
@@ -126,8 +129,8 @@ class Case:
 class MergeLake:
     """A folder with the catalog, the warehouse and a table of orders.
 
-    :ivar keys: of the table: ``int`` or ``text``
-    :ivar rows: of the table before each case
+    :ivar keys: type of the table's keys: ``int`` or ``text``
+    :ivar rows: rows of the table before each case
     """
 
     folder: Path
@@ -149,7 +152,7 @@ class MergeLake:
         return load_catalog(NAMESPACE, **self.properties).load_table(TABLE)
 
     def fill(self) -> None:
-        """Append the rows, in files by key, to the table that a first sync made of one row; keep a copy."""
+        """Append the rows, in files by key, to the table that a first sync created with one row; keep a copy."""
         table = self.table
         shape = table.schema().as_arrow()
         for numbers in np.array_split(np.arange(1, self.rows, dtype=np.int64), self.files):
@@ -157,7 +160,7 @@ class MergeLake:
         self._copy(self.folder, self.folder / "filled")
 
     def reset(self) -> None:
-        """Take the table back to where it was filled."""
+        """Restore the table as :meth:`fill` left it."""
         self._copy(self.folder / "filled", self.folder)
 
     @staticmethod

@@ -1,7 +1,7 @@
 """The sides of the merge benchmark, each a process of its own that prints a line of JSON for each case.
 
-The CPU of a merge is that of the whole process tree, from the moment when it may begin: the changes are read, typed or
-not, and Spark is up.
+The CPU of a merge is that of the whole process tree. Measuring begins when the changes are read, typed or not, and
+Spark is up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _cpu() -> dict[int, float]:
 def sync(config: str) -> int:
     """Run the application, and print the cost of its publish and of its merge before its last line.
 
-    The publish gives the records their types first, and writes them as Parquet, where the other sides begin.
+    The publish first converts the records to typed rows in Parquet files, with which the other sides begin.
     """
     from airflow_provider_rfr.refresh.application import main as run
     from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
@@ -57,7 +57,7 @@ def sync(config: str) -> int:
 
 
 def _measure(owner: type, name: str) -> None:
-    """Let a method print its cost."""
+    """Wrap a method so that it prints its cost."""
     method: Callable[..., Any] = getattr(owner, name)
 
     def measure(*arguments: Any) -> Any:
@@ -84,7 +84,7 @@ def merge_into(lake: MergeLake, cases: list[Case]) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     target = f"{NAMESPACE}.{TABLE}"
-    # So that classes are loaded and code is compiled before the first case.
+    # A warm-up, so that classes are loaded and code is compiled before the first case.
     spark.sql(f"SELECT sum(version) FROM {target}").collect()
     for case in cases:
         lake.reset()
@@ -117,7 +117,7 @@ def upsert(lake: MergeLake, cases: list[Case]) -> None:
 
 
 def dlt(lake: MergeLake, cases: list[Case]) -> None:
-    """Merge by dlt's strategy ``upsert`` into a table of its own, loaded by it; runs in `.venv/peers`."""
+    """Merge by dlt's strategy ``upsert`` into a table that dlt loaded itself; runs in `.venv/peers`."""
     import dlt
 
     os.environ |= {

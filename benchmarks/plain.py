@@ -1,7 +1,7 @@
 """The script that an engineer writes in an hour: requests, threads, orjson, PyArrow, one Iceberg commit a table.
 
-No resume, no retry, no limit on the rate, no check: a run that dies starts from nothing. It is the floor that a refresh
-with all of that is measured against. The rows go where the product puts them: Iceberg tables in a SQLite catalog.
+It has no resume, no retry, no rate limit and no check: a run that dies starts from nothing. It is the baseline for a
+refresh, which has all of that. Its rows go to Iceberg tables in a SQLite catalog, like the product's.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def session() -> requests.Session:
 
 
 def get(url: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one answer."""
+    """Request an address, and return the JSON of the answer."""
     response = session().get(url, params=parameters, timeout=60)
     response.raise_for_status()
     value: dict[str, Any] = orjson.loads(response.content)

@@ -1,11 +1,12 @@
-"""How long a migration of built-in objects takes to plan. ``python -m benchmarks.plan`` prints a table for people and,
-as its last line, one JSON object for scripts.
+"""A benchmark of planning a migration of built-in objects.
 
-A catalog of n objects with three edges for each: a tenth tables, the others views over them and over each other. It is
-declared (``load_objects``, which reads every query), and then planned: for the first time, when nothing changed, when
-one table in a hundred got a wider column that half of its readers use, and when all of them did. ``slope`` is the
-exponent by which the processor's time, which others on the machine don't change, grows between the smallest size and
-the largest: 1 is linear. It is an error if a plan takes more than ``--limit`` seconds of it at the largest size.
+``python -m benchmarks.plan`` prints a table for people and, as its last line, one JSON object for scripts.
+
+The catalog has n objects with three edges for each: a tenth tables, the others views over them and over each other. It
+is declared (``load_objects``, which parses every query), and then planned: for the first time, when nothing changed,
+when one table in a hundred got a wider column that half of its readers use, and when all of them did. ``slope`` is the
+exponent by which CPU time, which does not depend on the machine's load, grows between the smallest size and the
+largest: 1 is linear. It is an error if a plan takes more than ``--limit`` seconds of CPU time at the largest size.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def planned(repeat: int, wanted: CatalogSpec, recorded: RegistryState, live: Act
 
 
 def timed(repeat: int, work: Callable[[], Made]) -> tuple[Times, Made]:
-    """Run several times, and return the fastest."""
+    """Run the work several times, and return the shortest times and the last result."""
     seconds, cpu = [], []
     for _ in range(repeat):
         gc.collect()
@@ -154,7 +155,7 @@ def catalog(size: int, *, every: int) -> CatalogSpec:
 
 
 def deployed(first: Plan) -> tuple[RegistryState, ActualState]:
-    """Return the registry and the catalog as of after the first deploy."""
+    """Return the registry and the catalog as the first deploy leaves them."""
     records = tuple(replace(record, deploy_id="d1") for record in first.records)
     live = {
         record.key: LiveObject(

@@ -1,8 +1,8 @@
-"""Run a command with all that it starts, and measure its cost. Linux only: the figures come from ``/proc``.
+"""Run a command with all its descendants, and measure their cost. Linux only: the figures come from ``/proc``.
 
-A command runs in a session of its own; what belongs to that session is its tree, orphans included.
-This process adopts the orphans (as a subreaper), so that the CPU time of each is measured by ``wait4``. Spark's Python
-workers are missing there, because their parent ignores their end: theirs is what the last sample saw.
+A command runs in a session of its own. All processes of that session are its tree, orphans included. This process
+adopts the orphans (as a subreaper), so that ``wait4`` returns the CPU time of each. It does not return that of Spark's
+Python workers, because their parent ignores SIGCHLD. For these, the last sample counts.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def cpu_of(pid: int) -> float:
 
 
 def is_ended_unwaited(pid: int) -> bool:
-    """Tell whether the parent ignores the end of its children, so that nobody learns their cost."""
+    """Tell whether the parent ignores SIGCHLD, so that no ``wait4`` returns the CPU time of this process."""
     for line in Path(f"/proc/{_stat(pid)[1]}/status").read_text().splitlines():
         if line.startswith("SigIgn:"):
             return bool(int(line.split()[1], 16) >> (signal.SIGCHLD - 1) & 1)
@@ -164,12 +164,12 @@ def is_ended_unwaited(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    # After the name, which may hold anything: state, parent, group, session.
+    # Split after the process name, which may hold anything. The next fields: state, parent, group, session.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def memory_of(pid: int) -> int:
-    """Return the bytes of one process, its share of shared memory included; 0 when it has ended."""
+    """Return the proportional set size of one process in bytes; 0 when it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -1,4 +1,4 @@
-"""A whole refresh against a script written by hand and against other tools, and the cost of a SIGKILL at half.
+"""A benchmark of a whole refresh against a script written by hand and other tools, and of a SIGKILL at half.
 
 ``python -m benchmarks.refresh --shape A B --runs 3`` prints tables for people and, as its last line, one JSON object
 for scripts. It fails when rows are missing or doubled, never because something was slow.
@@ -50,7 +50,7 @@ def measure(shape: Shape, options: argparse.Namespace, last: Mapping[str, Any], 
     """Return all figures of one shape, and print them as they come."""
     with shape.api() as api:
         if shape.source == "chain":
-            # The API keeps a page once it is made, so that the first reader must not wait for it.
+            # The API caches its pages. Without this, the first measured reader would wait until they are made.
             read_chain(api.base_url, shape.page_records)
         measured = alternate(shape, api, sides(shape, options.peers), options.runs, folder)
         figures: dict[str, Any] = {"runs": options.runs}

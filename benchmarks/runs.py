@@ -22,7 +22,7 @@ PLAIN, PRODUCT = "plain", "product"
 class MeasuredRun:
     """One whole process, and the API's share of its cost.
 
-    :ivar seconds: by phase, as the process itself says
+    :ivar seconds: seconds by phase, as the process itself reports them
     :ivar api_cpu: CPU seconds of the API meanwhile, which compete for the same cores
     """
 
@@ -92,7 +92,7 @@ def _start(shape: Shape, api: SampleApi, name: str, lake: Path) -> Tree:
         return Product(shape, api.base_url, lake).start()
     if name != PLAIN:
         return Tree(peers.command(name, api.base_url, shape.partitions, shape.in_flight, lake))
-    # By hand, a manifest is read like any other source.
+    # The script written by hand knows no manifests; their pages are those of ``items``.
     source = "items" if shape.source == "manifest" else shape.source
     command = [
         sys.executable,

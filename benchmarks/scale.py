@@ -1,8 +1,9 @@
-"""How time and memory grow with partitions, rounds and pages. ``python -m benchmarks.scale`` prints a table for people
-and, as its last line, one JSON object for scripts.
+"""A benchmark of time and memory, as partitions, rounds and pages grow.
 
-Each measurement is a process of its own, so that its memory is its own. ``slope`` is the exponent by which the time
-grows between the two largest sizes: 1 is linear.
+``python -m benchmarks.scale`` prints a table for people and, as its last line, one JSON object for scripts.
+
+Each measurement is a process of its own, so that its memory can be measured. ``slope`` is the exponent by which the
+time grows between the two largest sizes: 1 is linear.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def lake(folder: str) -> LakeSettings:
 
 
 def ledger_with(folder: str, partitions: int) -> Ledger:
-    """Open a generation of so many partitions."""
+    """Return a ledger with an open generation of ``partitions`` partitions."""
     ledger = Ledger(LedgerTable.load_or_create(open_catalog(lake(folder)), TARGET))
     slices = ((f'{{"n":{number}}}', {"n": number}) for number in range(partitions))
     ledger.open_generation(slices, read_fingerprint="r", publish_fingerprint="p", run_key=None)
@@ -106,7 +107,7 @@ def rows_of(partition: int, pages: int, first: int = 1, *, ends: bool = True) ->
 
 
 def filled(folder: str, pages: int) -> None:
-    """Fill a ledger with so many page rows: partitions of a thousand pages, each but the last tenth complete."""
+    """Fill a ledger with ``pages`` page rows: partitions of a thousand pages, of which all but a tenth are complete."""
     partitions = pages // 1_000
     ledger = ledger_with(folder, partitions)
     writer, waiting = writer_of(ledger, 1), list[PageRow]()
@@ -133,7 +134,7 @@ def measure_rounds(size: int, folder: str) -> float:
         def commit(files: list[PageFile] = writer.files, rounds: int = number + 1) -> None:
             ledger.commit(files, rounds=rounds, pages=rounds * ROWS_A_ROUND)
 
-        # The mean of the last ten: one in eight trims, and one in some dozens merges manifests.
+        # The mean of the last ten: one commit in eight trims, and one in some dozens merges manifests.
         took = timed(commit)
         last += took / 10 if number >= size - 10 else 0.0
     return last
@@ -203,7 +204,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def in_a_process_of_its_own(name: str, size: int, folder: str) -> None:
-    """Run a step whose memory does not count."""
+    """Run a step in a process of its own, so that its memory does not count."""
     subprocess.run([sys.executable, "-m", "benchmarks.scale", "--step", name, str(size), folder], check=True)
 
 

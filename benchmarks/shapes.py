@@ -1,4 +1,4 @@
-"""The sizes of source that are measured: how many pages, how long each takes, and how many may be in flight."""
+"""The sources that are measured: how many pages they have, how long each takes, and how many may be in flight."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Shape:
 
     @property
     def most_pages_per_s(self) -> float | None:
-        """Return the limit that waiting sets; None where the API does not wait, or pages name each other."""
+        """Return the highest rate of pages that latency and requests in flight allow; None without latency."""
         return self.in_flight * 1000 / self.latency_ms if self.latency_ms else None
 
     @property
@@ -83,7 +83,7 @@ class Shape:
         return SampleApi(sizes, latency_ms=self.latency_ms, warm=True)
 
     def definition(self) -> dict[str, Any]:
-        """Return a source made of the sample API's own, for the streams that it does not have."""
+        """Return a source for streams that the sample API's own source does not have, derived from it."""
         shop: dict[str, Any] = yaml.safe_load(SHOP.read_text())
         if self.source == "chain":
             paths, template = ["/customers/1/orders"], shop["streams"]["customer_orders"]

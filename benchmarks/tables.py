@@ -1,4 +1,4 @@
-"""The figures as tables for people."""
+"""Tables of the figures, for people."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How fast one process drains webhooks, and whether endpoints that are dead or slow hold up the others.
+"""A benchmark of the webhooks that one process delivers, and of the delay that dead or slow endpoints cause to others.
 
 ``python -m benchmarks.webhooks`` prints a table for people and, as its last line, one JSON object for scripts. Each
 pair runs the healthy endpoints by themselves, and then with two more: one that is dead and one that drips. Dispatcher
-and endpoints are a process each, on loopback. What is timed is the healthy endpoints' share: from the start of the
-delivery to the last call that they get.
+and endpoints are a process each, on loopback. The time is measured for the healthy endpoints alone: from the start of
+the delivery to the last call that they get.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class Healthy(asyncio.Protocol):
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Do as the base class says."""
+        """Keep the transport and the port."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._port = transport.get_extra_info("sockname")[1]
 
     def data_received(self, data: bytes) -> None:
-        """Do as the base class says."""
+        """Count and answer each complete request."""
         self._data += data
         while b"\r\n\r\n" in self._data:
             head, _, rest = self._data.partition(b"\r\n\r\n")
@@ -106,7 +106,7 @@ async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def serve(count: int) -> None:
-    """Serve until the standard input ends."""
+    """Serve until standard input ends; for each line of it, print the figures of the calls."""
     calls, loop = ReceivedCalls(), asyncio.get_running_loop()
     servers = [await loop.create_server(lambda: Healthy(calls), "127.0.0.1", 0, backlog=64) for _ in range(count)]
     others = [await asyncio.start_server(behaviour, "127.0.0.1", 0) for behaviour in (silent, dripping)]
@@ -133,7 +133,7 @@ class Receivers:
         self.ports = self._line()
 
     def figures(self) -> dict[str, Any]:
-        """Return the calls of the healthy endpoints since the last time."""
+        """Return figures of the calls to the healthy endpoints since the last request for them."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -188,7 +188,7 @@ def receivers(count: int) -> Iterator[Receivers]:
 
 
 def pair(endpoints: Receivers, dead: str, options: argparse.Namespace, *, alone_first: bool) -> dict[str, Any]:
-    """Run the healthy endpoints alone, and all of them, in changing order."""
+    """Deliver to the healthy endpoints alone, and to all endpoints; return the figures of both runs."""
     urls = {f"healthy{n}": port for n, port in enumerate(endpoints.ports["healthy"])}
     bad = {"dead": closed_port() if dead == "refusing" else endpoints.ports["silent"]}
     bad["dripping"] = endpoints.ports["dripping"]
@@ -216,7 +216,7 @@ def run(endpoints: Receivers, ports: dict[str, int], options: argparse.Namespace
 
 
 def deliver(task: dict[str, Any]) -> dict[str, Any]:
-    """Enrol the commits, then deliver: only the latter is timed."""
+    """Enqueue the commits, then deliver them; only the delivery is timed."""
     import logging
 
     from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
@@ -271,7 +271,7 @@ def deliver(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def summed_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return medians over the pairs; the slowdown is the median of the pairs' own."""
+    """Return medians over the pairs; the slowdown is the median of the slowdowns within the pairs."""
     alone, together = [run["alone"] for run in runs], [run["all"] for run in runs]
     delivered = together[0]["delivered"]
     seconds = median(run["seconds"] for run in together)

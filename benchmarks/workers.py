@@ -1,8 +1,8 @@
 """One Spark worker against two, reading an API of high latency: ``python benchmarks/workers.py``.
 
-`concurrency` is a promise to the API, so it counts for the whole application: two workers with the concurrency of one
-read as fast as one. What scales is so many requests in flight for each core, where the API allows it. Both are
-measured. No gate: it prints figures, and ends with status 1 only when rows are missing or doubled.
+`concurrency` limits the requests in flight of the whole application, because it protects the API. So two workers with
+the concurrency of one read as fast as one. Reading scales if `concurrency` grows with the cores. Both are measured.
+There is no time limit: the status is 1 only when rows are missing or doubled.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def measure(shape: Shape, workers: int, concurrency: int, folder: Path) -> Figures:
-    """Measure one refresh on a cluster of so many workers of one core.
+    """Measure one refresh on a cluster of ``workers`` workers with one core each.
 
-    :raises RunFailed: it failed, or rows are missing or doubled
+    :raises RunFailed: the refresh failed, or rows are missing or doubled
     """
     from tests.integration.standalone import Standalone
 
@@ -64,7 +64,7 @@ def measure(shape: Shape, workers: int, concurrency: int, folder: Path) -> Figur
 
 
 def submit(master: str, config: Path, folder: Path) -> Usage:
-    """Run the application by spark-submit, the package by ``--py-files``."""
+    """Run the application by spark-submit, with the package as ``--py-files``."""
     from airflow_provider_rfr.operators.submit import zip_package
 
     settings = {
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="rfr-bench-") as folder:
             for name, (workers, concurrency) in settings.items():
                 runs = [
-                    # No comma in the path: it would part --py-files.
+                    # No comma in the path: --py-files is a list with commas.
                     measure(shape, workers, concurrency, Path(folder) / f"{workers}-{concurrency}-{number}")
                     for number in range(options.runs)
                 ]

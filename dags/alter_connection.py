@@ -1,5 +1,5 @@
-"""Change a connection: the new settings are tried, stored whole or not at all, and every refresh that uses them
-continues from its checkpoint.
+"""Change a connection: the new settings are tested and stored as a whole, and every refresh that uses them continues
+where it stopped.
 
 **Trigger** opens a form. Either write a statement, or name the connection and what is to be set, dropped or reset.
 What is entered is stored by Airflow in plain text: give secrets, and the addresses of webhooks, as `SECRET 'env:NAME'`

@@ -4,7 +4,7 @@ A materialized view is an object of kind `materialized_view` in the folders that
 separated by `:`). `refresh.schedule` is a cron expression, in UTC; without one, a run begins when a table that the
 query reads is committed to, also through views, by whatever program. The other fields of `refresh` are arguments of
 `RefreshMaterializedViewOperator`. A run waits for the one before it, and until the view is deployed; it does nothing
-if nothing came.
+if the tables have no new data.
 
 It needs the connections that `builtin_migration` needs; without a schedule, the triggerer needs `rfr_lake_default`,
 too.
@@ -30,7 +30,7 @@ RETRIES: dict[str, Any] = {"retries": 5, "retry_delay": timedelta(seconds=30)}
 
 
 def fail(problem: str) -> None:
-    """Fail as the task of a materialized view whose `refresh` is wrong."""
+    """Fail the task of a materialized view whose `refresh` is wrong."""
     raise AirflowFailException(problem)
 
 
@@ -46,7 +46,7 @@ for view in declared_materialized_views(OBJECTS):
             view.refresh(**RETRIES),
         ]
     except ConfigurationError as error:
-        # If the file failed, the other views would have no DAG either.
+        # A failure of this file would remove the DAGs of the other views, too.
         about = str(error)
         logging.getLogger(__name__).error("%s", about)
         schedule = "@once"

@@ -30,7 +30,7 @@ COMMON: dict[str, Any] = {"objects": OBJECTS, "retries": 3, "retry_delay": timed
 
 
 def after_plan(**context: Any) -> str:
-    """Id of the task to run after the plan."""
+    """Return the id of the task that runs after the plan."""
     planned = context["ti"].xcom_pull(task_ids="plan")
     if not planned["changes"]:
         return "collect"
@@ -95,13 +95,13 @@ with DAG(
     approve = ApprovalOperator(
         task_id="approve",
         subject="Migrate the platform's own objects?",
-        # A text also where templates give native values: it begins with a word.
+        # Begins with a word, so that native rendering of templates keeps it a text.
         body="The plan:\n\n```\n{{ ti.xcom_pull(task_ids='plan')['text'] }}\n```",
     )
     apply = BuiltinMigrationOperator(
         task_id="apply",
         action="apply",
-        # With approval, the approved plan runs. Without, a second try plans from what the first one left.
+        # With approval, the approved plan runs. Without approval, a retry makes a new plan for the remaining steps.
         plan="{{ ti.xcom_pull(task_ids='plan')['plan'] if params.approval else none }}",
         policies=policies,
         trigger_rule="none_failed_min_one_success",

@@ -3,8 +3,8 @@
 A source is an object of kind `source` in the folders that `RFR_BUILTIN_OBJECTS` names (paths separated by `:`). Its
 `source` and `refresh` hold the arguments of `ResumableFullRefreshOperator`; `refresh.schedule` is a cron expression, in
 UTC, and without one the source is refreshed once. Besides, a run begins by itself when the DAG `builtin_migration` has
-created or emptied the table, or deployed another definition. A run waits for the one before it, and until what is
-declared is deployed.
+created or emptied the table, or deployed another definition. A run waits for the one before it, and until the
+declaration is deployed.
 
 It needs the connections that `builtin_migration` needs, and those that the sources name.
 """
@@ -29,7 +29,7 @@ RETRIES: dict[str, Any] = {"retries": 5, "retry_delay": timedelta(seconds=10)}
 
 
 def fail(problem: str) -> None:
-    """Fail as the task of a source whose declaration is wrong."""
+    """Fail the task of a source whose declaration is wrong."""
     raise AirflowFailException(problem)
 
 
@@ -46,7 +46,7 @@ for source in declared_sources(OBJECTS):
             source.refresh(**RETRIES),
         ]
     except ConfigurationError as error:
-        # If the file failed, the other sources would have no DAG either.
+        # A failure of this file would remove the DAGs of the other sources, too.
         about = str(error)
         logging.getLogger(__name__).error("%s", about)
         schedule = [source.asset]

@@ -25,7 +25,7 @@ USUAL_FILE = "triggers.yaml"
 
 
 def skip_without_triggers(context: Context) -> None:
-    """Skip the task while no webhooks are set up; a file that was named and is missing is an error."""
+    """Skip the task while no webhooks are set up; if a file was named, it is an error that it is missing."""
     usual = Path(context["dag"].fileloc).parent / USUAL_FILE
     if context["params"]["triggers_file"] == USUAL_FILE and not usual.is_file():
         raise AirflowSkipException(

@@ -2,12 +2,12 @@
 
 `incremental_sync` merges changes into the tables, by primary key. Its first run reads everything. **Trigger** opens its
 form: *Full refresh* reads everything again and replaces the tables, which also removes rows whose deletion the API did
-not tell of. The task's tab **Refresh** shows what changed, and how far the API is known.
+not report. The task's tab **Refresh** shows what changed, and how far the table is synced.
 
 `incremental_sync_in_full` does that each week, by a run of the other DAG. One DAG has at most one run at a time, so the
 two never read at once: the weekly run waits for the hourly one, and the next hourly one for the weekly one.
 
-Both are paused at first. A scheduled run takes the defaults of the form, so copy this file where they do not fit: the
+Both are paused at first. A scheduled run takes the defaults of the form, so copy this file if they do not fit: the
 source in `source.yaml` next to your file (or `RFR_SOURCE_FILE`) and its streams, which have to declare `incremental`.
 It needs three connections: `rfr_api_default` (the API), `rfr_lake_default` (the catalog) and `spark_default` (the
 cluster, e.g. host `local[*]`).
@@ -81,7 +81,7 @@ with DAG(
     TriggerDagRunOperator(
         task_id="trigger",
         trigger_dag_id=dag.dag_id,
-        # The same for each try, so a try that died after it triggered the run does not trigger another one.
+        # The same id for each try, so the retry of a try that died after it triggered the run triggers no other one.
         trigger_run_id="full_refresh_of_{{ run_id }}",
         skip_when_already_exists=True,
         conf={"full_refresh": True},

@@ -1,7 +1,7 @@
 """Manage webhooks: send dead letters again, cancel them, and pause or resume an endpoint, from a form.
 
-The buttons of the page *Deliveries* start it, with the rights of whoever presses them. It sends nothing itself: the
-task does that has the endpoint's triggers file, such as that of `deliver_webhooks`. It needs the connections that
+The buttons of the page *Deliveries* start it, with the rights of the user who presses them. It sends nothing itself:
+the task that has the endpoint's triggers file does, such as that of `deliver_webhooks`. It needs the connections that
 `deliver_webhooks` needs.
 """
 

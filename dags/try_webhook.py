@@ -1,7 +1,7 @@
 """Try a webhook: call one endpoint with an invented event, from a form.
 
-What is entered is stored by Airflow in plain text: so there is no field for an address or a header. Make a connection
-of type `rfr_http` with them and name it. The answer is in the task's return value, masked.
+Airflow stores the values of the form in plain text, so it has no field for an address or a header. Make a connection of
+type `rfr_http` with them and name it. The answer is in the task's return value, masked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIELDS = {
     "payloadTemplate": "string",
     "timeout": "string",
 }
-"""The endpoint's fields that hold no secret, with their types in the form; everything else is the schema's."""
+"""Fields of an endpoint that hold no secret, with their types in the form. The JSON schema gives everything else."""
 SCHEMA = json.loads(files("airflow_provider_rfr.webhooks").joinpath("trigger_schema.json").read_text(encoding="utf-8"))
 ENDPOINT = SCHEMA["$defs"]["Endpoint"]["properties"]
 

@@ -1,4 +1,4 @@
-"""A whole Airflow on loopback, for as long as it is needed: scheduler, dag-processor, API server, triggerer."""
+"""A complete Airflow on loopback for demos and tests: scheduler, dag-processor, API server, triggerer."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class AirflowStack:
     end too.
 
     :param home: ``AIRFLOW_HOME``: database, logs
-    :param connections: by id, as Airflow's JSON
-    :param environment: goes before the stack's own settings
-    :param folder: is removed if this process dies
+    :param connections: connections by id, as Airflow's JSON
+    :param environment: variables that take precedence over the stack's own settings
+    :param folder: folder to remove if this process dies
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class AirflowStack:
         self._start(name, COMPONENTS[name])
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Call Airflow's public REST API, below ``/api/v2``; again where its database was busy and nothing was done.
+        """Call Airflow's public REST API below ``/api/v2``, and retry while its database is busy.
 
-        :raises RuntimeError: it answers with an error
+        :raises RuntimeError: the API answers with an error
         """
         # One answer may take BUSY_SECONDS: while the API server waits for SQLite in its event loop, another request
         # that holds the lock can't end.
@@ -111,7 +111,7 @@ class AirflowStack:
     def wait_for_dag(self, dag_id: str) -> None:
         """Return when the DAG was parsed.
 
-        :raises TimeoutError: it was not; names import errors
+        :raises TimeoutError: the DAG was not parsed in time; the message has the import errors
         """
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
@@ -123,7 +123,7 @@ class AirflowStack:
     def wait_for_run(self, dag_id: str, run_id: str, seconds: float = PATIENCE) -> str:
         """Wait for the end of a run, and return its state.
 
-        :raises TimeoutError: it did not end
+        :raises TimeoutError: the run did not end in time
         """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -155,7 +155,7 @@ class AirflowStack:
         binaries = str(Path(sys.executable).parent)
         return {
             "AIRFLOW_HOME": str(self.home),
-            # Five components write to one file, and SQLite's own patience is five seconds.
+            # Five components write to one file, and SQLite's default timeout is five seconds.
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout={BUSY_SECONDS}",
             "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -176,7 +176,7 @@ class AirflowStack:
             "PATH": f"{binaries}:{os.environ.get('PATH', '')}",
             "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # Titles of processes are otherwise written over their environment, by which they are found.
+            # Without this, setproctitle overwrites the environment of processes, by which demo.cleanup finds them.
             "SPT_NOENV": "1",
         }
 

@@ -1,4 +1,4 @@
-"""Nothing that a demo or a test has started outlives it, however it ends: by itself, by a signal, or by SIGKILL.
+"""The end of all processes that a demo or a test started, however it ends: by itself, by a signal, or by SIGKILL.
 
 Airflow's processes are found by ``AIRFLOW_HOME`` in their environment, which every child inherits: also the workers of
 a scheduler that was killed, and Spark's drivers.
@@ -24,9 +24,9 @@ _GRACE = ((signal.SIGTERM, 5.0), (signal.SIGKILL, 10.0))
 
 
 def exit_on_signals() -> None:
-    """Let TERM, HUP, Ctrl-C and the end of the parent process leave by ``SystemExit``, so that all is cleaned up.
+    """Raise ``SystemExit`` on SIGTERM, SIGHUP, Ctrl-C and the end of the parent process, so that cleanup runs.
 
-    Under ``nohup``, HUP and the parent's end are ignored.
+    Under ``nohup``, SIGHUP and the parent's end are ignored.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -52,7 +52,7 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 
 def end_processes(home: Path) -> None:
-    """End every process of the Airflow with this ``AIRFLOW_HOME``: by TERM, and after five seconds by KILL."""
+    """End every process of the Airflow with this ``AIRFLOW_HOME``: by SIGTERM, and after five seconds by SIGKILL."""
     for sent, seconds in _GRACE:
         end = time.monotonic() + seconds
         signalled: set[psutil.Process] = set()
@@ -65,10 +65,10 @@ def end_processes(home: Path) -> None:
 
 
 class Watchdog:
-    """A process in a session of its own that ends an Airflow's processes when its owner is done, or dead.
+    """A process in a session of its own that ends an Airflow's processes when its owner finishes or dies.
 
     :param home: the Airflow's ``AIRFLOW_HOME``
-    :param folder: is removed if the owner dies; one that is done removes it itself
+    :param folder: folder to remove if the owner dies; an owner that finishes removes it itself
     """
 
     def __init__(self, home: Path, folder: Path | None = None) -> None:
@@ -80,7 +80,7 @@ class Watchdog:
         )
 
     def finish(self) -> None:
-        """Return when everything has ended."""
+        """End the Airflow's processes, and return when they have ended."""
         self._process.communicate(b"done")
 
 

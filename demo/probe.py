@@ -1,6 +1,6 @@
 """``python -m demo.probe URL [PATH=PATTERN ...]``: a health check for images that have no curl.
 
-Fails unless the URL answers 200 and, where patterns are given, each path in the JSON it answers with matches its own.
+It fails unless the URL answers with status 200, and the value at each path in the JSON answer matches its pattern.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 for a healthy service; print the problem of another in one line."""
+    """Return 0 for a healthy service; for another, print the problem in one line and return 1."""
     url, *wanted = sys.argv[1:] if arguments is None else arguments
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

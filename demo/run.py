@@ -1,8 +1,8 @@
-"""``make demo``: the main job, watched from outside.
+"""``make demo``: a refresh that survives a kill, observed from outside.
 
 A paginated API is read by a Spark application that an Airflow operator submitted; the Spark driver is killed half
-way; Airflow's retry continues; the finished table is published whole, and a webhook reports it. What is printed was
-counted by the API, read from the table and received by an endpoint; the product's own word is not asked.
+way; Airflow's retry continues; the finished table is published whole, and a webhook reports it. The printed figures
+were counted by the API, read from the table and received by an endpoint. None is reported by the product itself.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def good(figures: dict[str, Any]) -> bool:
 
 
 def report(figures: dict[str, Any]) -> None:
-    """Print figures for a person, and as the last line for a script; a failed refresh has none of a table."""
+    """Print figures for people, and as the last line for scripts. A failed refresh has no figures of the table."""
     say("")
     for name, label in LABELS.items():
         if name in figures:

@@ -21,7 +21,7 @@ class Received:
 
     @property
     def json(self) -> Any:
-        """Return the body."""
+        """Return the body, parsed as JSON."""
         return json.loads(self.body)
 
     @property

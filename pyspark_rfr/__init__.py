@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 try:
-    # Spark needs their subclasses as soon as it has imported this module.
+    # Imported here, because Spark looks for their subclasses as soon as it has imported this module.
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 except ModuleNotFoundError as error:
     if error.name != "pyspark.sql.datasource":
@@ -27,7 +27,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # of a package without type hints
-    """The stream that the options of one ``load()`` name."""
+    """The data source of one ``load()``, whose options name the stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,7 +45,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # of a package without t
 
 
 class _StreamReader(DataSourceReader):  # type: ignore[misc]
-    """A reader that Spark sends to its executors."""
+    """A reader of one stream, which Spark sends to its executors."""
 
     def __init__(self, scan: StreamScan) -> None:
         self._scan = scan
@@ -54,6 +54,6 @@ class _StreamReader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(stream_slice) for stream_slice in self._scan.slices()]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # Where there are no partitions, Spark reads one that is None, or whose value is.
+        # If partitions() returns none, Spark reads one partition that is None, or whose value is None.
         stream_slice: Any = getattr(partition, "value", None)
         return iter(()) if stream_slice is None else self._scan.batches(stream_slice)

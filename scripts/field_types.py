@@ -28,7 +28,7 @@ _LISTS: Final = (list, tuple, Sequence, Collection)
 
 
 class TypeWords:
-    """A writer of types.
+    """A translation of types into users' words.
 
     :param links: the link of each model that has a section of its own
     """

@@ -18,7 +18,7 @@ _ROLE = re.compile(r":\w+:`~?\.?(\w+)`")
 
 
 class ModelSchema(GenerateJsonSchema):
-    """A generator without noise: null for optional fields, titles made of names, defaults that are null or models."""
+    """A generator that omits null for optional fields, titles made of names, and defaults that are null or models."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -36,7 +36,7 @@ class ModelSchema(GenerateJsonSchema):
         return node
 
     def spelling(self, name: str) -> str:
-        """Return the name in the document of a field of a model."""
+        """Return the name that a model's field has in the document."""
         return name
 
     def field_title_should_be_set(self, schema: Any) -> bool:

@@ -91,7 +91,7 @@ def _summary(kind: Any) -> str:
 
 
 def _model_rows(kind: type[BaseModel], words: TypeWords, prefix: str = "", skipped: str = "") -> Iterator[list[str]]:
-    # Its types are known only then.
+    # Resolves the types of fields that name models declared further down.
     kind.model_rebuild()
     notes = field_notes(kind)
     for name, field in kind.model_fields.items():
@@ -215,7 +215,7 @@ def _with_null(row: list[str]) -> list[str]:
 
 
 def _nested_rows(kind: type[BaseModel], words: TypeWords, prefix: str = "") -> Iterator[list[str]]:
-    """Yield a row for each field, where those of nested models are named with a dot."""
+    """Yield a row for each field; fields of nested models have names with dots."""
     notes = field_notes(kind)
     for name, field in kind.model_fields.items():
         models = [item for item in (field.annotation, *get_args(field.annotation)) if isinstance(item, type)]
@@ -269,7 +269,7 @@ def _commands(group: GroupCommand) -> Iterator[ActionCommand]:
 
 
 def _key(argument: Arg) -> tuple[str, ...]:
-    """Return what tells an argument from others of its name; nothing for the short form of another argument."""
+    """Return the key by which arguments of one name differ; empty for ``--json``, a short form of ``--output json``."""
     return () if "--json" in argument.flags else (*argument.flags, argument.kwargs["help"])
 
 
@@ -314,7 +314,7 @@ def _flag_row(argument: Arg) -> list[str]:
 
 
 def _as_code(text: str) -> str:
-    """Return a help text whose flags are code."""
+    """Return a help text in which flags are marked as code."""
     return re.sub(r"(?<![`\w-])(--[a-z][a-z-]*)", r"`\1`", text)
 
 

@@ -79,7 +79,7 @@ def _call(preset: type[Preset]) -> str:
 
 def _table(model: type[TriggerModel]) -> Iterator[str]:
     yield _TABLE
-    # What is required comes first.
+    # Required fields come first.
     yield from sorted(_rows(model, ""), key=lambda row: " | required | " not in row)
 
 

@@ -29,7 +29,7 @@ class _TriggerSchema(ModelSchema):
 
 
 def _combinations() -> dict[str, Any]:
-    """Return what :meth:`Endpoint.contradictions` refuses and a schema can express."""
+    """Return schema rules for the contradictions of :meth:`Endpoint.contradictions` that a schema can express."""
     bodies = [{"required": [name]} for name in ("payload", "payloadTemplate", "preset")]
     with_address = sorted(name for name, preset in PRESETS.items() if preset.receiver.base)
     addresses = [

@@ -95,7 +95,7 @@ def _examples() -> dict[str, list[str]]:
 
 
 def _rank(message: str) -> tuple[bool, int, str]:
-    """Order messages: those with a remedy first, then the shortest."""
+    """Return the sort key of a message: those with a remedy come first, then the shortest."""
     return "; " not in message, len(message), message
 
 
@@ -110,7 +110,7 @@ def _kinds(path: Path) -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def _message(snapshot: str) -> str:
-    """Return the message of a snapshot that is one line of a bearable length; else an empty text."""
+    """Return the message of a snapshot if it is one line of 20 to 300 characters; else an empty text."""
     try:
         value = ast.literal_eval(snapshot.strip())
     except (SyntaxError, ValueError):

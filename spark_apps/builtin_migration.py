@@ -1,10 +1,10 @@
 """Deploy built-in objects, with SQL on Spark: ``spark-submit builtin_migration.py --config FILE``, or plain ``python``.
 
-FILE is YAML or JSON with ``lake``, ``store``, ``objects`` or ``spec``, ``plan``, ``policies`` (docs/builtins.md); or
-with ``refresh: {names: [...], force: true}``, to refresh materialized views in place of a deploy, all that are deployed
-where no names are given. It may hold secrets, so it belongs to its owner alone. The last line is one JSON object of
-figures.
-Exit codes: 0 done, or nothing to do; 1 failed: what is done stays done, and the next run continues.
+FILE is YAML or JSON with ``lake``, ``store``, ``objects`` or ``spec``, ``plan``, ``policies`` (docs/builtins.md). With
+``refresh: {names: [...], force: true}`` it refreshes materialized views instead of deploying; without names, all that
+are deployed. FILE may hold secrets, so only its owner should be able to read it. The last line of output is one JSON
+object of figures.
+Exit codes: 0 done, or nothing to do; 1 failed: finished steps stay done, and the next run continues.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> int:
     except RfrError as error:
         return failed(error)
     if (supervisor := document.run.get("supervisor")) is not None:
-        # A deploy may be killed at any point.
+        # No clean-up is needed: a deploy may be killed at any point, and the next one continues.
         watch_supervisor(*supervisor, stop=lambda reason: os._exit(1))
     return deploy(document, began=BEGAN)
 

@@ -1,8 +1,8 @@
 """Refresh tables from an API, resumably: ``spark-submit full_refresh.py --config FILE``, or plain ``python``.
 
 FILE is YAML or JSON with ``source``, ``streams``, ``target``, ``lake``, ``options`` (docs/load_at_a_shell.md).
-Draws a bar on a terminal, prints a line for each round elsewhere, and as the last line one JSON object of figures,
-after a sentence on standard error where it failed on a terminal.
+It draws a progress bar on a terminal, and prints a line for each round elsewhere. The last line is one JSON object of
+figures. A failure on a terminal is also explained in a sentence on standard error.
 Exit codes: 0 published, 1 failed (a retry continues), 2 the configuration is wrong or Java is missing, 3 a newer
 attempt took over.
 """
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON document of the refresh")
     # Glue adds arguments of its own.
     arguments, _ = parser.parse_known_args()
-    # Of a bundle, for services that know no --py-files.
+    # The package may lie next to the document, for services without an option like --py-files.
     sys.path.append(str(Path(arguments.config).absolute().with_name("airflow_provider_rfr.zip")))
     from airflow_provider_rfr.refresh.process import is_guest
 
@@ -65,7 +65,7 @@ def run_document(path: str, *, check: bool) -> int:
     from airflow_provider_rfr.refresh.application import main as run
 
     if check and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Run by plain python, which starts its JVM itself; under spark-submit it runs already.
+        # Plain python starts the JVM itself, and needs Java for it. Under spark-submit a JVM runs already.
         from airflow_provider_rfr.exceptions import PreflightError
         from airflow_provider_rfr.preflight import check_machine
 
@@ -77,14 +77,14 @@ def run_document(path: str, *, check: bool) -> int:
 
 
 def open_token_store(url: str) -> RefreshTokens:
-    """Open where refresh tokens are kept; few sources need it, and its imports take a while."""
+    """Open the control store's table of refresh tokens. It is imported late, because few sources need it."""
     from airflow_provider_rfr.store.leases import RefreshTokens
 
     return RefreshTokens(url)
 
 
 def open_history(url: str, catalog: Catalog) -> History:
-    """Open the control store, in which rows of the history tables wait."""
+    """Open the history tables of a catalog, whose new rows wait in the control store."""
     from airflow_provider_rfr.history import History
     from airflow_provider_rfr.store.engine import open_store
 

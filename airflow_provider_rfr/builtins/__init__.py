@@ -1,4 +1,4 @@
-"""The platform's own tables, views and sinks, declared in code and migrated on deploy; exports the declared types."""
+"""Built-in objects: the platform's own tables, views, sources and sinks, declared in code and migrated by deploys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The change from a table's columns to the declared ones: former names, differences, and the updates that apply them.
+"""The difference between a table's columns and the declared ones, and the schema updates that resolve it.
 
-Names are compared without case, types as canonical texts. A column is the same one if its name is, or if the
-declaration says what it was (:class:`~airflow_provider_rfr.builtins.model.Was`).
+Names are compared without case, types as canonical texts. Columns are matched by name, or by a former name that is
+declared (:class:`~airflow_provider_rfr.builtins.model.Was`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from airflow_provider_rfr.lake.types import (
 
 
 class ChangeKind(Enum):
-    """A kind of change of a column, with the gentlest action that can do it (in Iceberg's format 2), and its words."""
+    """A kind of change of a column, with its text and the least invasive action that makes it in Iceberg's format 2."""
 
     def __init__(self, how: StepAction, words: str) -> None:
         self.how, self.words = how, words
@@ -56,16 +56,16 @@ class ChangeKind(Enum):
 
 _IN_PLACE: Final = frozenset({ChangeKind.WIDEN, ChangeKind.NARROW, ChangeKind.RELAX})
 _TRIES: Final = re.compile(r"\btry_\w+\s*\(", re.IGNORECASE)
-"""A function that makes a NULL of what it can't read."""
+"""A call of one of Spark's ``try_`` functions, which return NULL for a value that they can't convert."""
 _FIRST_VALUES: Final = {"string": "''", **dict.fromkeys(("int", "bigint", "float", "double", "decimal"), "0")}
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """One difference.
+    """One difference between old and new columns.
 
-    :ivar column: its new name; the old one of a dropped column; ``order`` for the order of all
-    :ivar before: old type; of a rename, the old name
+    :ivar column: the column's new name; the old name of a dropped column; ``order`` for the order of all columns
+    :ivar before: the old type; for a rename the old name. ``after`` is the new one
     """
 
     what: ChangeKind
@@ -75,7 +75,7 @@ class ColumnChange:
 
     @property
     def key(self) -> str:
-        """Return the column's name as it is compared."""
+        """Return the column's case-folded name."""
         return self.column.casefold()
 
     def __str__(self) -> str:
@@ -83,17 +83,17 @@ class ColumnChange:
 
 
 def folded(columns: Iterable[Column]) -> dict[str, Column]:
-    """Return the columns by their names as they are compared."""
+    """Return the columns by their case-folded names."""
     return {column.name.casefold(): column for column in columns}
 
 
 def _names(column: Column) -> list[str]:
-    """Return the former names that the column declares, as they are compared."""
+    """Return the former names that the column declares, case-folded."""
     return [was.name.casefold() for was in column.was if was.name is not None]
 
 
 def _field_names(was: Was) -> list[tuple[str, str]]:
-    """Return present path and former name of each nested field that was renamed, as they are compared."""
+    """Return present path and former name of each struct field that was renamed, case-folded."""
     return [(path.casefold(), name.casefold()) for path, name in was.fields.items()]
 
 
@@ -105,12 +105,12 @@ _OF_TYPES: Final = {
 
 
 ALL: Final = "*"
-"""In a set of columns: all of them."""
+"""An item in a set of columns that stands for all columns."""
 EVERYTHING: Final = frozenset({ALL})
 
 
 def met(touched: frozenset[str], used: Sequence[str] | None) -> list[str]:
-    """Return the used columns that are touched; ``["*"]`` if the used ones are unknown or all are touched."""
+    """Return the columns that are both used and touched; ``["*"]`` if the used ones are unknown, or all are touched."""
     if not touched:
         return []
     return [ALL] if used is None or ALL in touched else sorted(touched.intersection(used))
@@ -118,12 +118,12 @@ def met(touched: frozenset[str], used: Sequence[str] | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """The effects of a change that readers of an object notice; columns as they are compared.
+    """The effects of a change that readers of an object notice; names of columns are case-folded.
 
-    :ivar shape: columns of another type or name than before, or dropped
-    :ivar contents: columns of which there may be other values or rows than before
+    :ivar shape: columns whose type or name changed, or that were dropped
+    :ivar contents: columns whose values or rows may have changed
     :ivar gone: old names that no longer exist, with the present name ("" for a dropped column)
-    :ivar widened: those of ``shape`` that only take more values than before
+    :ivar widened: those of ``shape`` whose type only became wider
     """
 
     shape: frozenset[str] = frozenset()
@@ -137,8 +137,13 @@ class Effects:
 
 
 class _Kept(NamedTuple):
-    """A column that stays, as it was and as it is declared, and its types: the old and the declared one, and
-    ``called``, the old one with its fields under their new names. It is the old one if a name is still taken."""
+    """A column that stays.
+
+    :ivar was: the old column; ``column``: the declared one
+    :ivar old: the old type; ``new``: the declared one
+    :ivar called: the old type with its struct fields under their new names; without them if ``is_taken``
+    :ivar is_taken: a struct field is to get a name that another field of its struct still has
+    """
 
     was: Column
     column: Column
@@ -154,11 +159,11 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnDiff:
-    """How old columns become new ones.
+    """The difference between old and new columns.
 
-    :ivar recorded: the old columns still say what they were
-    :ivar moved: old name -> recorded one, of the columns that an unfinished deploy renamed
-    :ivar nulls: compared names of old columns that may hold a NULL
+    :ivar recorded: the former states (``was``) of the old columns are known
+    :ivar moved: present name -> recorded name of the old columns that an unfinished deploy renamed
+    :ivar nulls: case-folded names of old columns that may hold a NULL
     """
 
     old: tuple[Column, ...] = ()
@@ -177,14 +182,14 @@ class ColumnDiff:
 
     @cached_property
     def renames(self) -> dict[str, str]:
-        """Return the renames that are declared and not done: the old names by the new ones, as they are compared.
+        """Return the renames that are declared and not yet done: old names by new ones, case-folded.
 
-        A ``was`` stays in the declaration after it was done. It is done when the column said the same before; where it
-        is not known what was said, when the new name is there.
+        A ``was`` stays in the declaration after its rename is done. If a column has the new name already, the rename is
+        done if that column's recorded ``was`` names the same former name, or if its ``was`` is not known.
 
-        A declaration that comes after a deploy which died may know of it or not. So a name that is recorded for one
-        column and was given to another one means the recorded one, unless both names of the other are among those that
-        the column had. A rename that is not declared any more is undone.
+        After an unfinished deploy, a former name can be ambiguous: recorded for one column, and given to another one.
+        It means the column that it is recorded for, unless the declaration has both names of the other column as former
+        names. A rename by the unfinished deploy that is no longer declared is undone.
         """
         before, moved, renames = self.before, self.moved, dict[str, str]()
         former_names = {name: _names(column) for name, column in self.wanted.items()}
@@ -207,17 +212,17 @@ class ColumnDiff:
 
     @cached_property
     def called(self) -> dict[str, str]:
-        """Return the new names of the renamed columns by their old ones, which are as they are compared."""
+        """Return the new names of the renamed columns by their case-folded old names."""
         return {was: self.wanted[name].name for name, was in self.renames.items()}
 
     @cached_property
     def kept(self) -> dict[str, _Kept]:
-        """Return the columns that stay, by their new names, as they are compared."""
+        """Return the columns that stay, by their case-folded new names."""
         origins = ((name, self.renames.get(name, name if name not in self.called else "")) for name in self.wanted)
         return {name: self._keep(self.before[was], self.wanted[name]) for name, was in origins if was in self.before}
 
     def _keep(self, source: Column, column: Column) -> _Kept:
-        """Return the column with its types. As with columns, a name in a ``was`` is done with once it is recorded."""
+        """Pair an old column with its declaration; field renames that the old column's ``was`` has are done already."""
         former = defaultdict[str, list[str]](list)
         done = {pair for was in source.was for pair in _field_names(was)} if self.recorded else ()
         for path, before in (pair for was in column.was for pair in _field_names(was)):
@@ -229,12 +234,12 @@ class ColumnDiff:
 
     @property
     def taken_fields(self) -> dict[str, str]:
-        """Return the columns with a field that is to get a name which another field of its struct still has."""
+        """Return the columns with a field that is to get a name that another field of its struct still has."""
         return {name: kept.column.name for name, kept in self.kept.items() if kept.is_taken}
 
     @property
     def called_fields(self) -> Iterator[tuple[str, str]]:
-        """Yield the paths of fields that get another name, behind the names of their columns, and the new names."""
+        """Yield the path, which begins with the column's name, and the new name of each renamed struct field."""
         for kept in self.kept.values():
             for *path, now in renamed_fields(kept.old, kept.called):
                 yield ".".join((kept.column.name, *path)), now
@@ -274,12 +279,12 @@ class ColumnDiff:
 
     @property
     def how(self) -> StepAction | None:
-        """Return the gentlest action that can do all changes; None if nothing differs."""
+        """Return the least invasive action that can make all changes; None if nothing differs."""
         order = (StepAction.METADATA, StepAction.EVOLVE, StepAction.REWRITE)
         return max((change.what.how for change in self.changes), key=order.index, default=None)
 
     def changed(self, *what: ChangeKind) -> set[str]:
-        """Return the names, as they are compared, of the columns with such a change."""
+        """Return the case-folded names of the columns with a change of these kinds."""
         return {change.key for change in self.changes if change.what in what}
 
     def effects(self, contents: frozenset[str] = frozenset()) -> Effects:
@@ -287,27 +292,27 @@ class ColumnDiff:
         others = self.changed(
             ChangeKind.DROP, ChangeKind.RENAME, ChangeKind.RETYPE, ChangeKind.NARROW, ChangeKind.RENAME_FIELDS
         )
-        # No cast of a view's outputs holds before and after the fields of a struct change.
+        # If the fields of a struct change, no cast of a view's outputs is valid both before and after.
         wider = (change for change in self.changes if change.what is ChangeKind.WIDEN)
         others |= {
             change.key for change in wider if not has_same_fields(parse_type(change.before), parse_type(change.after))
         }
-        # Spark keeps the type that it saw when a view was made: a view over the column notices that it is wider.
+        # Spark stores a view's types when the view is created, so a view over the column notices that it is wider.
         shape = others | self.changed(ChangeKind.WIDEN)
         gone = {name: self.called.get(name, "") for name in self.before if name not in self.wanted}
         return Effects(frozenset(shape | self.called.keys()), contents, gone, frozenset(shape - others))
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """Return SQL over the old columns, by new column; a column without an entry keeps its values."""
-        # A `using` may call a column what it is called now, or was at any time.
+        """Return the ``using`` expressions over old columns, by new column; others keep their values."""
+        # A `using` may call a column by its present name, or by any former one.
         called = {
             former: identifier(kept.was.name)
             for name, kept in self.kept.items()
             for former in (name, *_names(kept.column))
             if former not in self.before
         }
-        # A new column is made of those that are recorded, whatever an unfinished deploy called them.
+        # The `using` of a new column has recorded names, also of columns that an unfinished deploy has renamed.
         of_new = called | {was: identifier(self.before[name].name) for name, was in self.moved.items()}
         texts = dict[str, str]()
         for name, column in self.wanted.items():
@@ -329,7 +334,7 @@ class ColumnDiff:
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Return the problem with the ``using`` of a column, by the column's name."""
+        """Return the problems with ``using``, by the column's name."""
         problems = dict[str, str]()
         types = {name: parse_type(column.type) for name, column in self.before.items()}
         for name, text in self.texts.items():
@@ -351,10 +356,10 @@ class ColumnDiff:
                 meets = was.name is None and was.type is None
             else:
                 source, is_retyped = kept.was, kept.change is TypeChange.INCOMPATIBLE
-                # What the column as it is declared would meet, too, is for values that can't be taken as they are.
+                # A `was` that also describes the column as declared applies only if values can't be kept.
                 once = is_retyped or former_name != name or was.type not in (None, column.type)
                 is_stricter = kept.change is TypeChange.NARROW or (column.required and not source.required)
-                # One that was declared before is for a change that was made before.
+                # If the old column declared it, too, it belongs to a change that was made before.
                 once = once or (is_stricter and was not in source.was)
                 meets = once and former_name == source.name.casefold() and was.type in (None, source.type)
             if meets and was.using is not None:
@@ -388,13 +393,13 @@ class ColumnDiff:
 
     @property
     def lost_fields(self) -> Iterator[str]:
-        """Yield the fields of structs that are not there any more, behind the names of their columns."""
+        """Yield the paths of dropped struct fields; each begins with the name of its column."""
         for kept in self.kept.values():
             yield from (f"{kept.column.name}.{path}" for path in lost_fields(kept.called, kept.new))
 
     @property
     def like_fields(self) -> Iterator[tuple[str, str, str]]:
-        """Yield fields that may be others of their struct under new names: the column, and both paths inside it."""
+        """Yield fields that may have been renamed (dropped and added in one struct): column, old path and new path."""
         for kept in self.kept.values():
             before, after = field_types(kept.called), field_types(kept.new)
             for lost, came in product(lost_fields(kept.called, kept.new), lost_fields(kept.new, kept.called)):
@@ -404,7 +409,7 @@ class ColumnDiff:
     def proposed(self, change: ColumnChange) -> Was | None:
         """Return a draft of a ``was`` for a column that needs values, to be checked by a person.
 
-        :returns: None if only the author can know one
+        :returns: None if no draft can be derived
         """
         kept, kind = self.kept.get(change.key), self.wanted[change.key].type
         first = f"CAST({_FIRST_VALUES.get(kind.partition('(')[0], 'NULL')} AS {kind})"
@@ -422,13 +427,13 @@ class ColumnDiff:
         """Return the updates from the old columns to the new ones, for a step's details; empty parts are left out.
 
         A schema update of Iceberg can't rename a column to a name that another one still has, nor add a column under a
-        name that is being given up. So the way takes up to three updates in one transaction: columns are dropped,
-        widened, made optional, added and renamed; then columns take names that the first update gave up; then they move
-        to their places and get their comments. A column of an incompatible new type is dropped and added again. Fields
-        of structs get their new names in an update before these.
+        name that the same update frees. So there are up to three updates in one transaction. The first one drops,
+        widens, relaxes, adds and renames columns. In the second one, columns take names that the first one freed. The
+        third one moves columns and sets comments. A column of an incompatible new type is dropped and added again.
+        Fields of structs are renamed in an update before these.
 
-        :returns: ``updates`` of one transaction, in order, each a list of operations; ``tighten``: ``require``
-            operations, which can be asked only of finished rows, to be refused if there is a NULL
+        :returns: ``updates``: the updates in order, each a list of operations; ``tighten``: ``require`` operations,
+            which are applied after the rows are written, and refused if there is a NULL
         """
         kept = {name: column for name, column in self.kept.items() if column.change is not TypeChange.INCOMPATIBLE}
         now = {column.was.name.casefold(): name for name, column in kept.items()}
@@ -447,7 +452,7 @@ class ColumnDiff:
                 first.append({"op": "rename", "column": kept[name].was.name, "to": free})
                 if name in self.before:
                     second.append({"op": "rename", "column": free, "to": column.name})
-        # Where the columns are after the second update.
+        # The order of the columns after the second update.
         current = [now[name] for name in self.before if name in now]
         current += sorted((name for name in self.wanted if name not in kept), key=lambda name: name in self.before)
         places = zip(self.new, [None, *(column.name for column in self.new)], strict=False)

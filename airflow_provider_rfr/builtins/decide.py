@@ -1,12 +1,12 @@
-"""The decision about one object: where its change starts, the differences from its record, the action, the effects.
+"""The decision about one object: the origin of its change, the differences from its record, the action, the effects.
 
-A change starts from the recorded state, or from the state in the catalog. Objects that an unfinished deploy left also
-differ from their record; its journal, which is written before a change, names them. This is not drift, and the next
-deploy starts from their actual state.
+A change starts from the recorded state, or from the state in the catalog. Objects that an unfinished deploy changed
+also differ from their records. This is not drift: the deploy's journal, which is written before a change, names these
+objects, and the next deploy starts from their actual state.
 
-For a table, the gentlest action that loses nothing is chosen. A change that makes values or rows unreachable is a loss:
-it is counted, and nothing is done before somebody accepts it by name. A change that needs values that no row has stops
-the deploy until the column's ``was`` says how they are computed.
+For a table, the least invasive action that loses nothing is chosen. A change that makes values or rows unreachable is a
+loss: it stops the deploy until somebody accepts it by name. A change that needs values that no row has stops the deploy
+until the column's ``was`` says how they are computed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from airflow_provider_rfr.builtins.queries import output_columns
 from airflow_provider_rfr.exceptions import QueryError
 
 FORMAT: Final = "format-version"
-"""Property that says how a table is made: a constraint. REST catalogs take it, and do not keep it as a property."""
+"""Property that is compared as a constraint, not as metadata: REST catalogs take it, but do not list it afterwards."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class States:
 
     @cached_property
     def accepted(self) -> frozenset[str]:
-        """Return the losses that somebody accepted: names of objects, or of columns behind them, as compared."""
+        """Return the accepted losses: case-folded names of objects, or of columns such as ``ops.runs.note``."""
         return self.policies.accept_data_loss | {entry.key for entry in self.spec.removed}
 
     @cached_property
     def downgrade(self) -> Reason | None:
-        """Return the reason why nothing may be changed, if an older version plans."""
+        """Return the reason that stops all changes, if a newer version than this one is recorded."""
         before, now = self.recorded.version, self.spec.version
         is_older = before is not None and release(now) < release(before)
         return because(Why.DOWNGRADE, before, now) if is_older else None
@@ -76,15 +76,15 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class ChangeOrigin:
-    """The state in which an object was found, from which a change of it starts.
+    """The state from which a change of an object starts.
 
-    :ivar there: False: it is to be made
+    :ivar there: False if the object has to be created
     :ivar left: columns that were added by hand and stay
-    :ivar note: why this is not what is recorded
-    :ivar conflicts: what stops any change of it
+    :ivar note: why the state is not the recorded one
+    :ivar conflicts: reasons that stop any change of the object
     :ivar rewrite_text: a view's text is neither the recorded nor the declared one, and is to be restored
-    :ivar was_known: what the columns were before is known; else a rename counts as done once the new name is there
-    :ivar moved: present name -> recorded one, of columns that an unfinished deploy renamed
+    :ivar was_known: former states of the columns are known; else a rename counts as done once the new name exists
+    :ivar moved: present name -> recorded name of columns that an unfinished deploy renamed
     """
 
     there: bool = False
@@ -102,7 +102,7 @@ class ChangeOrigin:
 
 
 def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]) -> ChangeOrigin:
-    """Find the origin of the object; ``leaving`` has the ids of objects that give up their names in this deploy."""
+    """Find the origin of a change; ``leaving`` has the ids of objects that give up their names in this deploy."""
     policies, unfinished = states.policies, desired.uuid in states.live.unfinished
     record, live, kind = desired.recorded, desired.live, relation(desired.kind)
     if record is not None and relation(record.kind) is None:
@@ -110,7 +110,7 @@ def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]
     if record is not None and live is not None and live.marker == desired.uuid:
         return _ours(desired, record, live, policies.drift, unfinished)
     if record is not None and live is None:
-        # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
+        # The rows of a missing table are lost. So it is drift, which is not repaired silently, whatever the cause.
         conflicts = (because(Why.GONE_ADOPT),) if policies.drift == "adopt" else ()
         again = unfinished and relation(record.kind) is Kind.VIEW
         return ChangeOrigin() if again else ChangeOrigin(drift=(because(Why.GONE),), conflicts=conflicts)
@@ -131,7 +131,7 @@ def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]
 
 
 def whose(live: LiveObject, expected: UUID) -> Reason:
-    """Return the reason that says whose object this is: not ours, or ours with another id than expected."""
+    """Return the reason why a table or view is not the expected object: no marker, or that of another id."""
     if live.marker is None:
         return because(Why.NOT_OURS, live.kind.value, live.name)
     return because(Why.MARKED_OTHER, live.kind.value, live.name, live.marker, expected)
@@ -152,7 +152,7 @@ def _ours(
 ) -> ChangeOrigin:
     """Return the origin of a recorded object that carries our marker."""
     drift = tuple(_drift(desired, known, live))
-    # Columns may have exchanged their names, which nothing but the deploy's own word shows.
+    # Columns may have exchanged their names. Only the former names that the deploy noted in the table show this.
     if unfinished and (drift or live.names is not None):
         if live.kind is not relation(known.kind) and live.kind is not relation(desired.kind):
             return ChangeOrigin()
@@ -167,7 +167,7 @@ def _ours(
         return _from_record(known, note=note, drift=drift, rewrite_text=policy == "repair")
     if policy == "repair":
         return _from_live(desired, live, note, drift=drift)
-    # Added columns are left, all else has to be declared.
+    # By policy adopt, added columns stay; any other manual change has to be declared.
     recorded, declared = folded(known.columns), folded(desired.obj.columns)
     left = tuple(column for column in live.columns if column.name.casefold() not in {*recorded, *declared})
     both = recorded.keys() & declared.keys()
@@ -190,14 +190,14 @@ def _drift(desired: DesiredObject, record: RecordedObject, live: LiveObject) -> 
 
 
 def _is_text(live: LiveObject, *texts: str | None) -> bool:
-    """Tell whether a view has one of the texts, compared as declared queries are; an unknown text counts as equal."""
+    """Tell whether a view has one of the texts, compared by canonical text; an unknown text counts as equal."""
     return any(text is None or same_query(live.query or "", text) for text in texts)
 
 
 def _differences(wanted: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
     """Yield the parts of a table, and the metadata, that differ from the declaration or the record.
 
-    Of comments and owners, those that are declared count: others may have their own.
+    A comment or owner counts only if one is declared: otherwise, users may set their own.
     """
     if live.kind is Kind.TABLE:
         yield from _columns(wanted, live) if live.columns else ()
@@ -210,7 +210,7 @@ def _differences(wanted: BuiltinObject | RecordedObject, live: LiveObject) -> It
                 yield because(Why.DIFFERS, f"comment of {column.name}", _shown(column.comment), _shown(comment))
     for label, value in _metadata(wanted).items() if live.properties else ():
         there = live.properties.get(label.removeprefix("property "))
-        # A property that is called like a field is written in its place.
+        # A declared property with the name of a field, such as comment, overrides the field.
         if label not in wanted.properties and value is not None and there != value:
             yield because(Why.DIFFERS, label, _shown(value), _shown(there))
 
@@ -237,21 +237,21 @@ def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **
             _completed(column, recorded_columns[name]) if name in recorded_columns else column
             for name, column in live_columns.items()
         )
-        # Nobody knows what columns were that we did not make.
+        # The former names of columns that no deploy made are not known.
         more |= {"was_known": recorded is not None and live.marker is not None}
     rest = live if live.kind is Kind.TABLE else known
     return ChangeOrigin(True, columns or known.columns, rest.partitioning, rest.keys, note=note, **more)
 
 
 def _completed(column: Column, record: Column) -> Column:
-    """Return a live column with its recorded past, and without a comment that nobody declared."""
+    """Return a live column with its recorded former states, and without a comment that nobody declared."""
     return replace(column, was=record.was, comment=None if record.comment is None else column.comment)
 
 
 def _as_left(
     columns: Mapping[str, Column], names: Mapping[str, Sequence[str]], recorded: Mapping[str, Column]
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
-    """Return a table's columns as an unfinished deploy left them, and present names by which it renamed recorded ones.
+    """Return a table's columns as an unfinished deploy left them, and its renames: present name -> recorded name.
 
     Each column has the former names that the deploy noted for it and those that are recorded.
     """
@@ -262,9 +262,9 @@ def _as_left(
             noted[column] += tuple(Was(fields={inside: name}) for name in former)
     left = tuple(replace(column, was=noted[name]) for name, column in columns.items())
     renamed = ColumnDiff(tuple(recorded.values()), left).renames
-    # Where two of its names are recorded, only the deploy knew which of them it was.
+    # If two former names of a column are recorded, it is not known which of them it had.
     moved = {new: old for new, old in renamed.items() if recorded.keys() & {*names[new]} == {old}}
-    # What was done before that deploy is still done.
+    # Renames that were done before that deploy stay done.
     before = {name: name for name in recorded.keys() - moved.values()} | moved
     older = {name: recorded[was].was for name, was in before.items()}
     return tuple(replace(column, was=(*noted[name], *older.get(name, ()))) for name, column in columns.items()), moved
@@ -287,15 +287,15 @@ def _shown(value: str | None) -> str:
 
 @dataclass(slots=True)
 class Decision:
-    """One object's part of a plan, while it is made.
+    """The decision about one object, while a plan is made.
 
-    :ivar differences: from its record, with their sentences; those are among ``reasons``, too
+    :ivar differences: differences from its record; their reasons are among ``reasons``, too
     :ivar words: changes field by field, for display
-    :ivar losses: names that have to be accepted, and what they stand for
-    :ivar leaves: its table or view is dropped before it is created as another kind
-    :ivar was_used: columns of which a ``was`` met what is live
-    :ivar shape: by the ids of its inputs, where a column has another type or name; ``contents``: where rows may differ
-    :ivar done: a deploy that did not finish has done it
+    :ivar losses: what would be lost, by the names that have to be accepted
+    :ivar leaves: its table or view is dropped before the object is created as another kind
+    :ivar was_used: columns of which a ``was`` matches the live table
+    :ivar shape: by input id, the columns with another type or name; ``contents``: those whose rows may differ
+    :ivar done: an unfinished deploy has made the change already
     """
 
     desired: DesiredObject
@@ -323,16 +323,19 @@ class Decision:
 
     @property
     def old_name(self) -> str:
-        """Return the name that readers knew before this deploy."""
+        """Return the name that readers use before this deploy."""
         return (self.desired.recorded or self.desired.obj).name
 
     @property
     def noticed(self) -> dict[UUID, Reason]:
-        """Return the reasons that come from the object's inputs, by their ids; for a view, rows are no reason."""
+        """Return the reasons that come from the object's inputs, by input id; for a view, changed rows are none."""
         return self.shape if self.desired.kind is Kind.VIEW else {**self.contents, **self.shape}
 
     def note_inputs(self, decisions: Decisions) -> None:
-        """Note the changes of the object's inputs, which are decided already, and the columns that it will not find."""
+        """Note how the object's inputs change, and a problem for each column that it reads and that no longer exists.
+
+        :param decisions: those about all inputs, which have to be made before
+        """
         desired = self.desired
         before = {dep.name: dep.uuid for dep in desired.recorded.deps} if desired.recorded is not None else {}
         for dependency in desired.reads:
@@ -348,7 +351,7 @@ class Decision:
             if columns := met(effects.contents, dependency.columns):
                 self.contents[dependency.uuid] = reads(name, columns)
             gone = [(old, now) for old, now in effects.gone.items() if old in (dependency.columns or ())]
-            # A sink knows columns by their ids: a new name stops nothing.
+            # A sink knows columns by their field ids, so a rename is no problem.
             kept = desired.kind is Kind.SINK
             self.problems += [lost_column(name, old, now) for old, now in gone if not (now and kept)]
 
@@ -360,7 +363,7 @@ class Decision:
         self.diff = ColumnDiff(record.columns, obj.columns)
         same = same_query(obj.query, record.raw_sql)
         changes = {change.what for change in self.diff.changes}
-        # A sink has another source if that has another id; a new name does not make it another one.
+        # Sources of sinks are compared by id: a renamed source is the same one.
         source, before = (tuple(dependency.uuid for dependency in some) for some in (self.desired.reads, record.deps))
         fed = obj.kind is not Kind.SINK or source == before
         policies = (obj.keep, obj.exportable) == (record.keep, record.exportable)
@@ -416,7 +419,7 @@ class Decision:
         return self.diff.effects(contents)
 
     def outputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the object's columns before and after the deploy, as compared; empty if unknown."""
+        """Return the case-folded names of the object's columns before and after the deploy; empty if unknown."""
         record, live = self.desired.recorded, self.desired.live
         now = _outputs(self.desired.obj, self.desired.sql)
         if record is None:
@@ -424,19 +427,19 @@ class Decision:
         before = _outputs(record, record.sql)
         if record.kind in STORED and live is not None and live.kind is Kind.TABLE and live.columns:
             live_names = tuple(folded(live.columns))
-            # What was added by hand stays behind the others, or its readers break.
+            # Columns that were added by hand stay, as the last ones. Otherwise, their readers would break.
             return live_names, (*now, *(name for name in live_names if name not in before and name not in now))
         return before, now
 
     def nothing_left(self) -> None:
-        """Note that everything that was decided has been done already; the effects on readers stay."""
+        """Clear the action, because an unfinished deploy has done all of it; the effects on readers stay."""
         self.how, self.details, self.words, self.losses = None, {}, [], {}
         self.done = True
 
     def step(self, how: StepAction) -> PlanStep:
         """Return the step that creates or changes the object."""
         obj, live = self.desired.obj, self.desired.live
-        # What leaves before it comes is lost by the step that drops it.
+        # If another step drops the object before, the losses are that step's.
         losses = {} if self.leaves else self.losses
         reasons, size = tuple(dict.fromkeys(self.reasons)), (live.rows, live.bytes) if live is not None else ()
         return PlanStep(obj.id, obj.name, obj.kind, how, reasons, tuple(self.words), self.details, losses, *size)
@@ -470,7 +473,7 @@ def lost_column(name: str, column: str, now: str) -> Reason:
 
 
 def decide_table(decision: Decision, origin: ChangeOrigin, states: States) -> None:
-    """Decide about an object with a table behind it."""
+    """Decide about an object that is stored as a table."""
     desired, record = decision.desired, decision.desired.recorded
     # A deploy that did not finish may have made the table already.
     is_table = desired.live is not None and desired.live.kind is Kind.TABLE and desired.live.marker == desired.uuid
@@ -506,7 +509,7 @@ class _TableChange:
         decision, origin, record = self._decision, self._origin, self._desired.recorded
         decision.words += map(str, self._origin_diff.changes)
         how = self._with_the_rest(self._columns_and_layout())
-        # An adopted manual change is kept: writing everything that is declared would revert it.
+        # Not for a manual change that is adopted: a metadata step writes all that is declared, and would revert it.
         if how is None and (self._states.policies.drift == "repair" if origin.drift else origin.note is not None):
             how = StepAction.METADATA
         decision.how = how = StepAction.ADOPT if origin.adopted else how
@@ -521,7 +524,7 @@ class _TableChange:
         decision.problems += [because(Why.FIELD_TAKEN, column) for column in self._origin_diff.taken_fields.values()]
         decision.problems += self._maybe_renamed()
         if record is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
-            # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
+            # The table may be as declared already, but the deploy died before it changed the readers.
             decision.effects |= decision.becomes()
         if how is not None and origin.note is not None:
             decision.reasons.append(origin.note)
@@ -529,7 +532,7 @@ class _TableChange:
             decision.reasons.append(because(Why.ADOPTED))
 
     def _maybe_renamed(self) -> Iterator[Reason]:
-        """Yield how to declare a rename, for each lost column or field where one of the same type is added."""
+        """Yield a hint how to declare a rename, for each lost column or field if one of the same type is added."""
         diff, accepted = self._origin_diff, self._states.accepted
         added = (change for change in diff.changes if change.what in (ChangeKind.ADD, ChangeKind.ADD_REQUIRED))
         dropped = (change for change in diff.changes if change.what is ChangeKind.DROP)
@@ -578,7 +581,7 @@ class _TableChange:
             return StepAction.RECOMPUTE
         decision.problems += [because(Why.USING_UNREADABLE, *item) for item in diff.unreadable.items()]
         if diff.missing and not self._desired.keeps_rows:
-            # Rows that may be made again are not worth an expression.
+            # The rows can be made again, so the table is emptied, and nobody has to write an expression.
             return StepAction.REPLACE_EMPTY
         for column in diff.missing:
             if note is not None and note.why is Why.CHANGED_BY_HAND:
@@ -600,7 +603,7 @@ class _TableChange:
         appends = isinstance(options, Mapping) and options.get("mode") == "append"
         is_filled = kind in (Kind.MATERIALIZED_VIEW, Kind.SOURCE) and not appends
         if is_filled and record is not None and record.kind is not kind and record.keep is not False:
-            # Rows that nothing can make again are overwritten by a query's result, or by the first refresh.
+            # Rows that can't be made again are overwritten by a query's result, or by the first refresh.
             self._losses = {self._obj.name: "all rows"}
         if kind is not Kind.MATERIALIZED_VIEW:
             return how
@@ -610,7 +613,7 @@ class _TableChange:
 
 
 def _decide_load(decision: Decision, *, unfinished: bool) -> None:
-    """Note why a refresh of a source has to run after the deploy: its rows come from refreshes."""
+    """Note why a source has to be loaded after the deploy, if it has to: its rows come from refreshes."""
     record, live = decision.desired.recorded, decision.desired.live
     redefined = Why.DEFINITION_CHANGED in decision.differences
     if redefined:

@@ -1,8 +1,8 @@
-"""Declarations from YAML files, folders, objects, other packages and this one, as one immutable value; and their rules.
+"""The loader of declarations, from YAML files, Python objects and entry points, and their validation.
 
-Pydantic reads the value types, and each error gets its line. Plain values have the same meaning as in
-:mod:`airflow_provider_rfr.documents`. Aliases are refused: an object says everything itself, and a few lines can't
-expand without bounds. The rules are for each object by itself, and for all objects together.
+Pydantic validates the value types, and each error gets its line in the file. Plain scalars have the same meaning as in
+:mod:`airflow_provider_rfr.documents`. YAML aliases are refused, so that each document is complete by itself, and a few
+lines can't expand without bounds. Rules are checked for each object by itself, and then for all objects together.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _DEEPEST: Final = 32
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXT: Final = "tag:yaml.org,2002:str"
 _TEXTS: Final = (("properties",), ("instances",))
-"""Plain values in these are texts, as they were written."""
+"""Fields in which plain scalars, such as ``1`` or ``true``, stay texts."""
 _TAGS: Final = (None, "!", _TEXT, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _ONE_BY_ONE: Final = "write each object on its own, --- between two"
 _WRITE_OUT: Final = "write it out; an object says everything itself"
 
 
 class Flaw(NamedTuple):
-    """An error in a text."""
+    """An error in a YAML text, with its line, which counts from 1."""
 
     line: int
     problem: str
@@ -76,10 +76,10 @@ class Flaw(NamedTuple):
 
 
 class Document:
-    """A YAML document as it is parsed: its value, the marks of all values in it by their paths, and its flaws as YAML.
+    """A parsed YAML document: its value, the positions of all values in it by path, and its flaws.
 
-    A document that is created with a flaw has no value: a syntax error ended the text. A reader of its own, because
-    :func:`.documents.read_yaml` stops at the first mistake and keeps no marks.
+    A document that is created with a flaw stands for a syntax error, and has no value. :func:`.documents.read_yaml` is
+    not used here, because it stops at the first mistake and keeps no positions.
     """
 
     def __init__(self, text: str, events: Iterator[Any], *flaws: Flaw) -> None:
@@ -126,9 +126,9 @@ class Document:
 
 
 def documents(text: str) -> Iterator[Document]:
-    """Yield the documents of a text without the empty ones.
+    """Yield the documents of a YAML text, except empty ones.
 
-    A syntax error ends the text: it is yielded as a document without a value, after the documents before it.
+    A syntax error ends the text. It is yielded as a last document, with a flaw and without a value.
     """
     events = iter(yaml.parse(text, Loader=_LOADER))
     try:
@@ -152,12 +152,12 @@ def documents(text: str) -> Iterator[Document]:
 
 Declaration = BuiltinObject | Removed | Instances
 _MODELS: Final[dict[str, type]] = {"instances": Instances, "removed": Removed}
-"""What a document of a kind declares; one of another kind is an object."""
+"""Value types of documents by ``kind``; a document of any other kind declares an object."""
 
 
 @cache
 def _adapter(model: Any) -> TypeAdapter[Any]:
-    # The configuration of a list is that of the dataclasses in it, which can't be given one.
+    # Pydantic accepts no configuration for a dataclass, but applies that of a list to the dataclasses in it.
     return TypeAdapter(list[model], config=ConfigDict(extra="forbid"))
 
 
@@ -176,7 +176,7 @@ def read(document: Document, place: DeclarationPlace, project: str) -> Declarati
             del value["kind"]
         value["place"] = asdict(place)
     try:
-        # Of JSON, a strict reader takes lists for tuples and texts for ids, and a number for no text.
+        # From JSON, strict validation still converts a list to a tuple and a text to a UUID, but no number to a text.
         declarations: list[Declaration] = _adapter(model).validate_json(json.dumps([value]), strict=True)
     except ValidationError as error:
         for location, problem in problems_of(error, list[model], hidden=("place",)).items():
@@ -197,8 +197,8 @@ def _list_what_columns_were(columns: Any) -> None:
 
 
 GROUP = "airflow_provider_rfr.builtins"
-"""Entry points of packages that declare objects: a package whose folder holds YAML files, objects, or a function that
-returns either."""
+"""Group of the entry points of packages that declare objects. An entry point is a package with YAML files, a declared
+object, a list of these, or a function that returns one of them."""
 _SUFFIXES: Final = (".yaml", ".yml")
 _OWN_PROJECT: Final = "rfr"
 Source = Path | str | BuiltinObject | Removed | Iterable["Source"]
@@ -206,6 +206,8 @@ _Found = Declared | Removed | Instances | Problem
 
 
 class _DeclarationLoader:
+    """A loader of the declarations of one project, which reads each file only once."""
+
     def __init__(self, project: str) -> None:
         self._project = project
         self._files: set[Path] = set()
@@ -227,7 +229,10 @@ class _DeclarationLoader:
             yield Problem("", problem, "give a folder, a YAML file or an object", str(DeclarationPlace()))
 
     def installed(self) -> Iterator[_Found]:
-        """Yield the declarations of this package, which may be in an archive, and of other packages by entry points."""
+        """Yield the declarations of this package, and those of other packages by entry points.
+
+        This package may be imported from an archive, so its files are read as resources.
+        """
         folder = files("airflow_provider_rfr.builtins").joinpath("own")
         for file in sorted(folder.iterdir(), key=lambda file: file.name):
             if file.name.endswith(_SUFFIXES):
@@ -244,7 +249,7 @@ class _DeclarationLoader:
         paths = [path]
         if path.is_dir():
             paths = sorted(path for path in path.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
-            # A hidden folder may be the source itself.
+            # Hidden files and folders are skipped, but the source itself may be in a hidden folder.
             paths = [file for file in paths if not re.search(r"(^|/)\.", file.relative_to(path).as_posix())]
         if not paths:
             yield Problem("", "the folder has no YAML files", place=str(path))
@@ -271,14 +276,14 @@ class _DeclarationLoader:
 def load_objects(
     *sources: Source, project: str = _OWN_PROJECT, version: str | None = None, entry_points: bool | None = None
 ) -> CatalogSpec:
-    """Read declarations; nothing has to be registered besides.
+    """Read and validate declarations.
 
-    :param sources: YAML files, folders of them (with those inside), objects, or lists of any of these
-    :param project: whose objects they are; ids of objects that write none are made from it
-    :param version: of the code that declares them; this package's, where it is not given
-    :param entry_points: take in what this package and other installed ones declare; by default in the project ``rfr``
-        alone, since what they declare is there once in a lake
-    :raises DeclarationError: with all problems
+    :param sources: YAML files, folders of them (read recursively), objects, or lists of any of these
+    :param project: the project that owns the objects; default ids are derived from it
+    :param version: version of the code that declares them; by default this package's
+    :param entry_points: include the declarations of this package and of entry points; by default only in the project
+        ``rfr``, because a lake has these objects once
+    :raises DeclarationError: some declarations are invalid; it lists all problems
     """
     loader = _DeclarationLoader(project)
     with_installed = project == _OWN_PROJECT if entry_points is None else entry_points
@@ -298,7 +303,7 @@ def load_objects(
 
 
 def _by_place(problem: Problem) -> tuple[list[str | int], str]:
-    """Return a sort key in which the numbers of a place compare as numbers: line 9 comes before line 10."""
+    """Return a sort key that compares the numbers in a place as numbers: line 9 comes before line 10."""
     parts = re.split(r"(\d+)", problem.place)
     return [int(part) if number % 2 else part for number, part in enumerate(parts)], problem.field
 
@@ -312,7 +317,7 @@ _MAY: Final[Mapping[str, Set[Kind]]] = {
     "refresh": {Kind.SOURCE, Kind.MATERIALIZED_VIEW},
     "sink": {Kind.SINK},
 }
-"""The kinds that may have a field."""
+"""The kinds that may have a field, by field; ``_MUST``: the kinds that must have it."""
 _MUST: Final = {"columns": STORED - {Kind.SOURCE}, "query": QUERIED, "source": {Kind.SOURCE}, "sink": {Kind.SINK}}
 _GOOD_NAME: Final = "1 to 255 characters without outer spaces, dots, backticks, backslashes, control signs; not *"
 T = TypeVar("T")
@@ -335,7 +340,7 @@ def checked(declared: Declared) -> tuple[Declared, Sequence[Problem]]:
         problems += findings(obj.sink)
     mutable = ("keys", "depends_on", "properties", "source", "refresh", "sink")
     frozen = {name: _frozen(getattr(obj, name)) for name in mutable}
-    # What a query says can always be computed again.
+    # The rows of a query can always be computed again.
     keep = False if obj.kind is Kind.MATERIALIZED_VIEW and obj.keep is True else obj.keep
     obj = replace(obj, columns=columns, partitioning=partitioning, keep=keep, **frozen)
     return replace(declared, obj=obj), [declared.problem(one.field, one.problem, one.remedy) for one in problems]
@@ -353,7 +358,7 @@ def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
     kind = obj.kind.value
     if problem := model.name_problem(obj.name):
         yield Problem("name", problem, "write namespace.name")
-    # Any object may write what is true of it anyhow.
+    # ``keep: true`` and ``keep: false`` are accepted for every kind; only a reason counts as given.
     is_set = {"keep": isinstance(obj.keep, str), "columns.was": any(column.was for column in obj.columns)}
     for name, kinds in _MAY.items():
         is_given = is_set[name] if name in is_set else bool(getattr(obj, name))
@@ -399,7 +404,7 @@ def _columns(columns: Sequence[Column], problems: list[Problem]) -> Iterator[Col
 
 
 def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
-    """Yield the problems, each with a remedy, with the former names of the fields of a column."""
+    """Yield each problem with the former names of a column's struct fields, and its remedy."""
     try:
         paths = list(field_types(parse_type(column.type))) if was.fields else []
     except ConfigurationError:
@@ -412,9 +417,9 @@ def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
 
 
 def _canonical(text: str, parse: Callable[[str], object], problems: list[Problem], path: str, what: str = "") -> str:
-    """Return the canonical text; if it can't be parsed, note a problem and return the text itself.
+    """Return the canonical text; if it can't be parsed, add a problem to ``problems`` and return the text itself.
 
-    :param what: start of the problem's text
+    :param what: prefix of the problem's text
     """
     try:
         return str(parse(text))
@@ -426,7 +431,7 @@ def _canonical(text: str, parse: Callable[[str], object], problems: list[Problem
 def canonical_transform(text: str, columns: Sequence[Column]) -> str:
     """Return the canonical text of a partition transform.
 
-    :raises ConfigurationError: it is not a transform, or no column has the name, or one of a type that can't be used
+    :raises ConfigurationError: it is not a transform, its column does not exist, or the column's type can't be used
     """
     transform = parse_transform(text)
     column = next((column for column in columns if column.name.casefold() == transform.column.casefold()), None)
@@ -458,7 +463,11 @@ def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Ite
 
 
 def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is_whole: bool) -> Iterator[Problem]:
-    """Yield the problems among the objects; each object comes with the problems that it has by itself."""
+    """Yield the problems between objects: duplicate names and ids, invalid reads, cycles, and mistakes in queries.
+
+    :param checks: each object with the problems that it has by itself
+    :param is_whole: whether all documents could be read; if not, a name that is not declared is no problem
+    """
     declared = [check for check, _ in checks]
     for entry, first in _repeated(declared, lambda entry: entry.obj.key):
         yield entry.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
@@ -466,7 +475,7 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
     for entry, first in _repeated(entries.values(), lambda entry: entry.obj.id):
         problem = f"its id {entry.obj.id} is that of {first.obj.name}: {first.obj.place}"
         yield entry.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
-    # Otherwise, what is missing may be in a document that became no object.
+    # If some documents could not be read, a missing object may be declared in one of them.
     names = defaultdict[str, list[str]](list)
     for key in entries if is_whole else ():
         names[model.namespace_of(key)].append(key.rpartition(".")[2])
@@ -482,7 +491,7 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
     for circle in circles:
         path = " -> ".join(entries[key].obj.name for key in (*circle, circle[0]))
         yield entries[circle[0]].problem("query", f"it reads itself: {path}")
-    # What a broken object promises is not held against its readers.
+    # Queries over an object that has problems are not checked, because its columns may be wrong.
     hidden = {check.obj.key for check, wrong in checks if wrong}.union(entries.keys() - reads.keys(), *circles)
     columns_of = queries.declared_columns(entry.obj for entry in entries.values())
     for key in order:
@@ -498,7 +507,7 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tupl
             return in_order(reads, str), circles
         except CycleError as error:
             circles.append(error.cycle)
-            # The graph leaves out edges to names that have no entry.
+            # in_order() ignores reads of the objects that are left out here.
             reads = {key: inputs for key, inputs in reads.items() if key not in error.cycle}
 
 
@@ -518,7 +527,7 @@ def _read_problems(
         problem = _missing(obj, read.name, known, names) if declared is None else _refused(obj, declared.obj)
         if problem is not None:
             yield reader.problem(path, *problem)
-        # A source's columns may come with its refreshes.
+        # A source may declare no columns: its refreshes add them.
         if obj.sink is not None and declared is not None and (columns := declared.obj.columns):
             sent = model.present_names(obj.sink.columns, columns)
             for finding in _name_findings(sent, (column.name for column in columns), "sink.columns"):
@@ -528,7 +537,7 @@ def _read_problems(
 def _missing(
     reader: BuiltinObject, name: str, known: Mapping[str, Declared], names: Mapping[str, Sequence[str]]
 ) -> tuple[str, str] | None:
-    """Return the problem with a name that is not declared, and a remedy; None if somebody else may own it."""
+    """Return the problem with a name that is not declared, and a remedy; None if it may exist undeclared."""
     namespace, _, last = name.rpartition(".")
     if name in map(str.casefold, reader.depends_on):
         return None
@@ -572,7 +581,7 @@ def _query_problems(reader: Declared, columns_of: queries.ColumnsOf) -> Iterator
         yield reader.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
     columns, rest = [column.name for column in reader.obj.columns], iter(outputs)
     wanted = [name.casefold() for name in columns]
-    # A star stands for those of its columns that are declared.
+    # With a star, the query may give more columns: the star is limited to those that are declared.
     fits = all(name in rest for name in wanted) if starred else wanted == outputs
     if columns and not fits:
         problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
@@ -580,9 +589,9 @@ def _query_problems(reader: Declared, columns_of: queries.ColumnsOf) -> Iterator
 
 
 def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> Iterator[Problem]:
-    """Yield the problems with documents that declare a removal, and with lists of instances."""
+    """Yield the problems with documents of kind ``removed``, and with lists of instances."""
     for entry in removed:
-        # What comes behind is a column, or a field of one, under whatever name.
+        # Further parts name a column or a field of one, which may have any name.
         if problem := model.name_problem(".".join(entry.name.split(".")[:2])):
             yield Problem(entry.name, problem, "write namespace.name, or namespace.table.column", str(entry.place))
     for one in listed:

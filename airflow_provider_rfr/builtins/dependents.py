@@ -1,12 +1,12 @@
-"""The consequences of changes for readers: for our views and users' views, and for sinks.
+"""The consequences of changes for readers: declared views, users' views, and sinks.
 
-Views are created again, marked as broken, or get another text for a while. Spark finds a view's columns by their
-positions in the output of its text: a user's star is expanded before the columns that it stands for change their
-positions. Spark refuses columns that are wider than those that a view had when it was created: before a column is
-widened, views over it get their own texts with the outputs cast to their future types. For a renamed, dropped or
-incompatible column, no text is valid both before and after.
+Views are defined again, marked as broken, or bridged by a temporary text. Spark matches a view's columns with the
+output of its text by position. So a user's star is expanded before the columns that it stands for change their
+positions. Spark also refuses a column that is wider than it was when the view was created. So before a column is
+widened, each view over it is bridged: it gets its own text, with the outputs cast to their future types. For a renamed,
+dropped or incompatible column, no text is valid both before and after.
 
-A sink continues behind its cursor, or somebody has to decide about it.
+A sink continues after its cursor, or a policy has to say what it does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
 
 
 def decide_view(decision: Decision, origin: ChangeOrigin) -> None:
-    """Decide about one of our views by itself; :class:`Views` decides about the consequences for its readers."""
+    """Decide about a declared view by itself; :class:`Views` decides about the consequences for its readers."""
     desired, record = decision.desired, decision.desired.recorded
     decision.details = {"sql": desired.sql}
     was_view = record is None or relation(record.kind) is Kind.VIEW
@@ -66,7 +66,7 @@ def decide_view(decision: Decision, origin: ChangeOrigin) -> None:
     elif Why.METADATA_CHANGED in decision.differences:
         decision.how = StepAction.METADATA
     elif origin.note is not None and origin.note.why is Why.UNFINISHED:
-        # Its text is as declared, and its properties are not.
+        # Its text is as declared, but its properties may not be.
         decision.how = StepAction.METADATA
         decision.reasons.append(origin.note)
 
@@ -92,11 +92,12 @@ class _ViewImpact(IntEnum):
 
 
 class Views:
-    """The consequences of the changes for our views and users' views, including users' views over other users' views.
+    """The consequences of the changes for declared views and users' views, including users' views over users' views.
 
-    :ivar expansions: stars written out; to be done before anything changes, as ``bridges`` are, readers first
-    :ivar steps: in the order in which to do them, after everything changed
-    :ivar warnings: views that break, or broke earlier; and, behind them, those that can't be read for a moment
+    :ivar expansions: steps that expand stars of users' views, before anything changes
+    :ivar bridges: steps that bridge views, before anything changes, readers first
+    :ivar steps: steps of users' views after all changes, in order
+    :ivar warnings: notes about views that break, are broken already, or can't be read for a moment
     """
 
     def __init__(self, states: States, decisions: Decisions, removed: Iterable[RecordedObject]) -> None:
@@ -107,7 +108,8 @@ class Views:
         self.blocked: list[PlanFinding] = []
         self.warnings: list[str] = []
         self._break_views = states.policies.break_views
-        # By the names that readers of before know: a new object does not hide the one that gives its name up.
+        # Keyed by the old names, which readers use. A new object does not hide the one that gives up its name: recorded
+        # objects come last, and win.
         known_last = sorted(decisions.values(), key=lambda decision: decision.desired.recorded is not None)
         self._decisions = {decision.old_name.casefold(): decision for decision in known_last}
         self._removed = {obj.key: obj for obj in removed}
@@ -126,7 +128,7 @@ class Views:
         self.bridges.reverse()
 
     def _note_impact(self, key: str, name: str, deps: Iterable[Dependency]) -> _ViewImpact:
-        """Note and return the worst effect on a view, ours or a user's; warn of one that breaks."""
+        """Record and return the worst impact on a view while its inputs change; add a warning if it breaks."""
         impacts = [self._impact_of(dep) for dep in deps]
         impact = self._impacts[key] = max((part for part, _ in impacts), default=_ViewImpact.NONE)
         if impact is _ViewImpact.BROKEN:
@@ -159,8 +161,8 @@ class Views:
             (broken if breaks else changed)[on] = shown
         self._noticed[view.key] = view.name, broken or changed, bool(broken) or view.broken is not None
         if view.broken is not None:
-            # It can't be defined again before somebody mends it, and whoever let it break knows. Those who read it may
-            # not be marked yet: the deploy that broke it may have died before.
+            # It can't be defined again before somebody mends it, and its break was accepted. Its readers are still
+            # decided about: the deploy that broke it may have died before it marked them.
             self.warnings.append(f"view {view.name} (user) is broken: {view.broken}")
             return
         if not broken:
@@ -204,12 +206,12 @@ class Views:
         )
 
     def _by_old_name(self, name: str) -> Decision | RecordedObject | None:
-        """Return the decision or removed record of the object that users' views know by the name, not of a new one."""
+        """Return the decision about the object that had the name before the deploy, or the record of a removed one."""
         return self._removed.get(name) or self._decisions.get(name)
 
     def _notice(self, view: UserView) -> Iterator[tuple[UUID, Reason, bool]]:
         """Yield the changed objects that the view reads, each with the reason and whether it breaks the view."""
-        # A view that can't be read may read anything.
+        # A view that can't be parsed may read anything.
         everything = map(Dependency, {**self._decisions, **self._removed})
         for read in view.reads if view.reads is not None else everything:
             if read.name in self._noticed:
@@ -241,7 +243,7 @@ def _bridge(uuid: UUID | None, name: str, sql: str) -> PlanStep:
 def _lost_field(decision: Decision, columns: tuple[str, ...] | None, query: str) -> tuple[str, str] | None:
     """Return the path and new name of a removed or renamed field that the query reads; the name is empty if removed.
 
-    Only structs among these columns count, and the query reads a field if it has its name behind a dot.
+    Only fields of these columns count. A query is taken to read a field if its name follows a dot in the text.
     """
     for path, now in (*decision.diff.called_fields, *((path, "") for path in decision.diff.lost_fields)):
         name = re.escape(path.rpartition(".")[2])
@@ -254,11 +256,11 @@ def _lost_field(decision: Decision, columns: tuple[str, ...] | None, query: str)
 def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Reason, bool] | None:
     """Return the reason that a reader of these columns notices, if any, and whether the change breaks it."""
     record, effects, name = decision.desired.recorded, decision.effects, decision.old_name
-    # Another column under an old name is not the one that is read.
+    # A renamed column is lost for its readers, also if another column takes its old name.
     gone = {**effects.gone, **decision.diff.called}
     if lost := [(old, now) for old, now in gone.items() if columns is None or old in columns]:
         return lost_column(name, *lost[-1]), True
-    # A deploy that died may have renamed it already.
+    # Not only `decision.renamed`: an unfinished deploy may have renamed it already.
     if record is not None and record.key != decision.desired.key and record.kind is not Kind.SINK:
         return because(Why.READS_RENAMED, name, decision.desired.obj.name), True
     seen = met(effects.shape, columns)
@@ -266,7 +268,7 @@ def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Rea
 
 
 def _moves(decision: Decision, star_last: bool) -> bool:
-    """Tell whether columns of a star over the object move; a new last one moves none if the star is the last item."""
+    """Tell whether columns of a star over the object move; a new last column moves none if the star is last."""
     before, now = decision.outputs()
     return bool(before) and (now[: len(before)] != before or (now != before and not star_last))
 
@@ -279,7 +281,7 @@ _KEEP_ROWS = {
     StepAction.RECOMPUTE,
     StepAction.RENAME,
 }
-"""After these, nothing is sent twice and nothing is left out."""
+"""Actions on a source after which a sink's cursor is still valid."""
 
 
 def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool) -> None:
@@ -318,13 +320,13 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
     called = {**gone, **source.diff.called}
     deps = desired.recorded.deps if desired.recorded is not None else ()
     sent = next((dep.columns for dep in deps if dep.uuid == read.uuid), None) or ()
-    # Declared names, and those of a new sink, are those of now already.
+    # Names that the sink declares, and those of a new sink, are present names already.
     is_recorded = bool(sent) and not sink.columns
     now = tuple((called.get(column) or column).casefold() if is_recorded else column for column in read.columns)
     decision.desired = replace(desired, reads=(replace(read, columns=now),))
     spelled = {column.name.casefold(): column.name for column in theirs.obj.columns}
     if any(gone.get(column) == "" for column in now):
-        # That it goes is a problem already; what can be pasted is the rest of the columns.
+        # The dropped column is a problem of its own; suggest the remaining columns.
         names = sink.columns or [spelled.get(column, column) for column in now]
         kept = [name for name, column in zip(names, now, strict=True) if gone.get(column) != ""]
         decision.paste += [f"columns: {json.dumps(kept, ensure_ascii=False)}"] if kept else []
@@ -337,8 +339,8 @@ def decide_exports(
 ) -> tuple[list[PlanDependent], list[PlanStep], list[PlanFinding]]:
     """Decide about each sink, declared or made by users, whose source changes.
 
-    :returns: the sinks as dependents; the steps, by their policies, of the sinks whose rows are gone or whose source is
-        another one; findings for those of these sinks about which nobody decided
+    :returns: the sinks as dependents; a step for each sink whose source was emptied or is another one, by its policy;
+        a finding for each of these sinks without a policy
     """
     dependents, steps, blocked = list[PlanDependent](), list[PlanStep](), list[PlanFinding]()
     sinks = _sinks(decisions, states.recorded, removed)
@@ -348,7 +350,7 @@ def decide_exports(
         how = source.how or (StepAction.RENAME if source.renamed else None)
         why, since = _replaced(source, how, states.recorded.revision)
         if why is None and moved:
-            # A cursor is of no use in another source.
+            # A cursor is not valid in another source.
             why, since = because(Why.EXPORTS_ANOTHER, source.desired.obj.name), str(state.source)
         choice = states.policies.sinks.get(state.name.casefold()) or state.on_replace
         if why is None and how is None:
@@ -357,7 +359,7 @@ def decide_exports(
             choice = "continue"
             why = because(Why.CURSOR_KEPT, "cursor" if state.cursor is None else f"cursor {state.cursor}")
         elif choice in CHOICES:
-            # Written down with it, so that a decision about the same is not taken once more.
+            # Stored with the decision, so that a repetition about the same event changes nothing.
             details = {} if since is None else {"since": since}
             steps.append(PlanStep(state.uuid, state.name, Kind.SINK, StepAction(choice), (why,), details=details))
         else:
@@ -371,7 +373,7 @@ def decide_exports(
 def _sinks(
     decisions: Decisions, recorded: RegistryState, removed: Container[UUID | None]
 ) -> Iterator[tuple[SinkState, bool]]:
-    """Yield all sinks that stay, each with whether it exports another source than before."""
+    """Yield all sinks that stay, and for each whether its source is another one than before."""
     rows = {sink.uuid: sink for sink in recorded.sinks}
     yield from ((row, False) for row in rows.values() if row.uuid not in decisions and row.uuid not in removed)
     for decision in decisions.values():

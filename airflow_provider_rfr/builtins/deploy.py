@@ -1,10 +1,10 @@
-"""The execution of a plan, under a lease, step by step, safe against crashes and concurrent deploys; on Spark, too.
+"""The execution of a plan under a lease, safe against crashes and concurrent deploys; and its Spark application.
 
-All new texts are analysed before the first change. Then each step is probed, noted in the journal as begun, done,
-probed again, and noted as done.
+All new queries are analysed before the first change. Then each step is probed in the catalog, noted in the journal as
+begun, executed, probed again, and noted as done.
 
-The Spark application does one deploy, or one refresh of materialized views, by a document, and ends with one line of
-figures. The operator ships the document in a private file; a user may write one.
+The Spark application runs one deploy, or one refresh of materialized views, from a document, and prints one line of
+JSON at its end. The operator ships the document in a private file; users may write one themselves.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, acquire
 
 _TRIES: Final = 20
-"""How often a change is repeated because another writer of the table was faster."""
+"""Maximum number of attempts at a change while other writers of the table commit first."""
 _DAY: Final = 86_400_000
 
 
@@ -88,10 +88,12 @@ def apply(
     :param actor: who or what deploys, for the journal
     :param patience: seconds to wait for another deploy
     :param lease_seconds: after this time without renewal, another deploy may take over
-    :param replan: nobody has approved the plan: if another deploy came first, do what is left by a plan of now
+    :param replan: nobody has approved the plan: if the present state gives another one, apply that one
     :raises BlockedPlanError: something stops the plan; nothing was done
     :raises StalePlanError: the present state gives another plan; nothing was done
+    :raises ConfigurationError: the plan needs ``sql``, and there is none; nothing was done
     :raises DeployBusyError: another deploy holds the lease
+    :raises DeployError: the analysis of a query failed; nothing was done
     :raises StepError: a step failed; what was done before it stays, and the next plan starts from there
     :raises LeaseLostError: another deploy took over
     """
@@ -135,7 +137,7 @@ def _apply(work: DeployWork, store: ControlStore, actor: str, *, replan: bool) -
     opening = NewDeploy(
         work.deploy_id, plan.project, plan.base_revision, *versions, plan.plan_hash, document, actor, steps
     )
-    # That an older version found nothing to do is not recorded.
+    # Only a newer version is written to the registry if there is nothing else to do.
     newer = recorded.version is None or release(plan.version) > release(recorded.version)
     if not (plan.steps or plan.records or plan.forgotten or newer):
         lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
@@ -151,7 +153,7 @@ def _apply(work: DeployWork, store: ControlStore, actor: str, *, replan: bool) -
             raise
         except RfrError as error:
             raise DeployError(f"{error}; nothing was done") from error
-    # First the fence. A deploy that was paused can commit to its tables until they carry this lease's token.
+    # Fence first: a deploy that was paused can commit to its tables until they carry this lease's token.
     fence(work.catalog, store, lease)
     lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=lease.token, now=now))
     return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, plan.steps, _finish(work))
@@ -168,7 +170,7 @@ def _analyse(work: DeployWork, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
     changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), order, reads)
     asked = {uuid for uuid in order if uuid in changed and objects[uuid].kind in QUERIED and objects[uuid].sql}
     bridges = [step for step in work.plan.steps if step.how is StepAction.BRIDGE]
-    # What users' views read is known by name alone, so everything is there for them.
+    # The dependencies of users' views have no ids, so all objects are provided for them.
     needed = set(order) if any(bridge.user for bridge in bridges) else set(asked)
     for uuid in reversed(order):
         if uuid in needed:
@@ -179,7 +181,7 @@ def _analyse(work: DeployWork, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
     texts = {bridge.name: str(bridge.details["sql"]) for bridge in bridges}
     outputs = sql.analyse(tables, queries, texts) if queries or texts else {}
     for rewrite in (ReplaceRows(work, step) for step in work.plan.steps if step.how is StepAction.REWRITE):
-        # It may get its name only in an earlier step, so what is there now is looked for by its recorded name.
+        # An earlier step may rename it, so the present table is looked for by its recorded name first.
         recorded = work.recorded.by_uuid.get(rewrite.record.uuid)
         table = work.table(recorded.name if recorded is not None else rewrite.name) or work.table(rewrite.name)
         if table is not None:
@@ -191,7 +193,7 @@ def _analyse(work: DeployWork, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
 
 
 def _finish(work: DeployWork) -> int:
-    """Do all steps, write the registry, and return its revision; if a step fails, note the error in the journal."""
+    """Run all steps, write the registry, and return its revision; if a step fails, note the error in the journal."""
     failing: PlanStep | None = None
     try:
         for failing in work.plan.steps:
@@ -214,7 +216,7 @@ def _finish(work: DeployWork) -> int:
 
 
 def _run(work: DeployWork, step: PlanStep) -> None:
-    """Do the step, and note its beginning and its end."""
+    """Run the step, and note its beginning and its end in the journal."""
     mechanism = mechanism_of(work, step)
 
     def start(connection: Connection, now: int) -> None:
@@ -250,7 +252,7 @@ def _run(work: DeployWork, step: PlanStep) -> None:
 
 
 def _do(work: DeployWork, mechanism: Mechanism) -> None:
-    """Do the step, and repeat it if another writer, whose commit must not be overwritten, has committed first."""
+    """Execute the step, and repeat it if another writer, whose commit must not be overwritten, has committed first."""
     for left in range(_TRIES, 0, -1):
         try:
             mechanism.do()
@@ -274,7 +276,7 @@ def _close(connection: Connection, now: int, work: DeployWork) -> int:
     """Write the registry, and end this deploy and the unfinished ones that it replaces, in one transaction."""
     plan, ours = work.plan, work.deploy_id
     stepped = {step.uuid for step in plan.steps}
-    # Records of objects that a step changed bear the deploy's id, as their properties do.
+    # Records of objects that a step changed have the deploy's id, as their properties do.
     records = (replace(record, deploy_id=ours) if record.uuid in stepped else record for record in plan.records)
     base, forgotten = (plan.base_revision, plan.version, ours), map(str, plan.forgotten)
     revision = write_registry(connection, plan.project, *base, now, entries=map(entry_of, records), forgotten=forgotten)
@@ -285,7 +287,7 @@ def _close(connection: Connection, now: int, work: DeployWork) -> int:
 
 log = logging.getLogger("airflow_provider_rfr")
 
-# YAML's true is "true" for Spark and for PyIceberg.
+# Spark and PyIceberg expect "true" for YAML's true; Python's text would be "True".
 _Setting = Annotated[str, BeforeValidator(lambda value: str(value).lower() if isinstance(value, bool) else value)]
 _Plan = Annotated[Plan, BeforeValidator(lambda value: Plan.from_json(value) if isinstance(value, Mapping) else value)]
 
@@ -311,14 +313,14 @@ class _SupervisorProcess(NamedTuple):
 
 
 class MigrationDocument(_Part):
-    """One deploy, or one refresh.
+    """The document of the Spark application: one deploy, or one refresh of materialized views.
 
     :ivar store: address of the control store; it may hold a password
-    :ivar objects: YAML files and folders of declarations; what the package and entry points declare comes besides
-    :ivar spec: what is declared, in the place of ``objects``, where the files are not on the driver's machine
-    :ivar plan: what to do; None: what a plan of now says
+    :ivar objects: YAML files and folders of declarations, as :func:`.declarations.load_objects` reads them
+    :ivar spec: the declarations themselves, instead of ``objects``, if the files are not on the driver's machine
+    :ivar plan: the plan to apply; None: plan now
     :ivar refresh: deploy nothing, and refresh these materialized views, or all of the project if it names none
-    :ivar run: of the operator: the process without which the driver is to end
+    :ivar run: written by the operator: its process, without which the driver ends itself
     """
 
     lake: _Lake
@@ -346,8 +348,8 @@ class MigrationDocument(_Part):
 def read_document(path: Path) -> MigrationDocument:
     """Read the document of a YAML or JSON file; paths in it are relative to its folder.
 
-    :raises ConfigurationError: it can't be read, or fields of it are wrong; no value is shown
-    :raises PlanError: its plan was changed
+    :raises ConfigurationError: it can't be read, or fields of it are wrong; the message shows no value
+    :raises PlanError: its plan is invalid, or was changed after it was made
     """
     try:
         document = MigrationDocument.model_validate(read_yaml(path.read_text(encoding="utf-8")))
@@ -355,14 +357,14 @@ def read_document(path: Path) -> MigrationDocument:
         problems = problems_of(error, MigrationDocument).values()
         raise ConfigurationError.of(replace(problem, field=problem.field or "config") for problem in problems) from None
     except (OSError, ValueError) as error:
-        # What a parser says of a mistake shows the line, and that may hold a password.
+        # A parser's message quotes the line, which may hold a password.
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
     return document.model_copy(update={"objects": tuple(path.parent / obj for obj in document.objects)})
 
 
 def _work(document: MigrationDocument) -> dict[str, Any]:
-    """Do the work that the document asks for, and return the figures."""
+    """Deploy or refresh as the document says, and return the figures to print."""
     lake = LakeSettings(document.lake.name, document.lake.properties)
     engine = SparkSqlEngine(lake, document.spark, document.jars)
     with closing(open_store(document.store)) as store, closing(engine) as sql:

@@ -1,7 +1,7 @@
-"""The desired state: each declared object with its final name, its reads and expanded stars; and dependency orders.
+"""The desired state: declared objects with final names, dependencies and expanded queries; and dependency orders.
 
-Declarations are compared by digests and canonical forms of the columns' contract, the query and the definition. The
-layout of names and queries and the order of keys make no difference.
+Columns, queries and definitions are compared by digests or canonical texts. The case of names, the layout of queries
+and the order of a mapping's keys make no difference.
 
 Objects with ``per_instance`` become one object for each instance. Their ids come from the instance's id. Their names
 are generated once, made unique by a number, and kept in the registry from then on, even if the instance is renamed.
@@ -50,7 +50,7 @@ from airflow_provider_rfr.sinks import SinkSpec
 
 
 def contract_of(columns: Sequence[Column]) -> str:
-    """Return the digest of number, name and type of the columns; its prefix names the format."""
+    """Return the digest of positions, names and types of the columns; its prefix is the version of the format."""
     text = "\n".join(
         f"{number} {quoted(column.name.casefold())} {parse_type(column.type).folded()}"
         for number, column in enumerate(columns, 1)
@@ -81,7 +81,7 @@ def definition_of(obj: BuiltinObject) -> str | None:
 
 
 def _masked(value: Any, name: str = "") -> Any:
-    """Mask secrets: definitions are stored, and a changed password must not look like a change.
+    """Mask secrets: definitions are stored, and another password does not make another definition.
 
     Any header may hold a secret, whatever its name. Templates are kept: they name a secret and do not hold it.
     """
@@ -95,7 +95,7 @@ def _masked(value: Any, name: str = "") -> Any:
 
 Node = TypeVar("Node", bound=Hashable)
 _NUMBER: Final = 8
-"""Characters that a number and the sign between may take in a generated name."""
+"""Characters of a generated name that are reserved for an underscore and a number."""
 
 
 class CycleError(ValueError):
@@ -107,14 +107,16 @@ class CycleError(ValueError):
 
 
 def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) -> tuple[Node, ...]:
-    """Return the nodes in dependency order: each comes after the nodes that it reads, as far as these have entries.
+    """Return the nodes in dependency order: each comes after the nodes that it reads.
 
-    Among the nodes that could come next, the one with the lowest rank comes first. Ranks differ.
+    Among the nodes that could come next, the one with the lowest rank comes first.
 
+    :param reads: the nodes that each node reads; those without an entry of their own are ignored
+    :param rank: a sort key that differs for each node
     :raises CycleError: there is no such order
     """
     nodes = sorted(reads, key=rank)
-    # Numbers, because ids are slow to compare.
+    # Nodes become numbers, because UUIDs are slow to compare.
     numbers = {node: number for number, node in enumerate(nodes)}
     graph = {numbers[node]: [numbers[read] for read in reads[node] if read in numbers] for node in nodes}
     sorter, ready, order = graphlib.TopologicalSorter(graph), list[int](), list[Node]()
@@ -143,9 +145,12 @@ def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node
 
 @dataclass(frozen=True, slots=True)
 class DesiredObject:
-    """The desired state of one object, with its final name and id and the query to execute.
+    """The desired state of one object, next to its recorded and its actual state.
 
-    It also has the recorded and the actual state, and the id of the instance for which the object is generated.
+    :ivar obj: the declaration, with its final name and id
+    :ivar sql: the query to execute, with expanded stars
+    :ivar live: its table or view in the catalog
+    :ivar instance: id of the instance for which it is generated from a template
     """
 
     obj: BuiltinObject
@@ -169,12 +174,12 @@ class DesiredObject:
 
     @property
     def keeps_rows(self) -> bool:
-        """Tell whether a loss of rows has to be accepted; ``keep: false`` counts from the next deploy on."""
+        """Tell whether a loss of rows has to be accepted; a new ``keep: false`` counts only from the next deploy on."""
         return self.obj.keep is not False or (self.recorded is not None and self.recorded.keep is not False)
 
     @property
     def keep_reason(self) -> str | None:
-        """Return why no loss can be accepted, or None; a removal of the reason counts from the next deploy on."""
+        """Return why no loss can be accepted, or None; a removed reason still counts in the deploy that removes it."""
         policies = (self.obj.keep, self.recorded.keep if self.recorded is not None else None)
         return next((name for name in policies if isinstance(name, str)), None)
 
@@ -183,7 +188,8 @@ class DesiredObject:
 class DesiredState:
     """The desired state of all objects by id, in dependency order: inputs come before their readers.
 
-    :ivar untouched: ids that are recorded and not declared, and not to be touched
+    :ivar problems: reasons that stop the deploy, by id
+    :ivar untouched: ids of objects of unlisted templates, which are recorded and must not be removed
     :ivar unlisted: templates whose instances are not listed
     """
 
@@ -231,7 +237,7 @@ def _declared(
 
 
 class Resolver:
-    """A resolver that computes the desired state."""
+    """A computation of the desired state from declarations, registry and catalog."""
 
     def __init__(self, spec: CatalogSpec, recorded: RegistryState, live: ActualState) -> None:
         self._spec = spec
@@ -256,7 +262,7 @@ class Resolver:
         except CycleError as error:
             raise PlanError(f"objects read each other in a circle: {error}") from None
         finished = {(uuid := self._objects[key].id): self._finished(uuid) for key in order}
-        # An unknown instance is not a removed one.
+        # If a template's instances are not listed, they are unknown, which does not mean that they were removed.
         templates = (obj for obj in self._spec.objects if obj.per_instance is not None)
         unlisted = tuple(template for template in templates if template.per_instance not in self._spec.instances)
         kept = frozenset(
@@ -270,7 +276,7 @@ class Resolver:
         self._problems[uuid].append(because(Why.TEXT, problem))
 
     def _spelled(self, obj: BuiltinObject) -> BuiltinObject:
-        """Return the object with its first spelling, by which alone most catalogs find it; we compare without case."""
+        """Return the object under its recorded or live spelling, because most catalogs are case-sensitive."""
         record, live = self._recorded.by_uuid.get(obj.id), self._live.objects.get(obj.key)
         same = record or (live if live is not None and live.marker == obj.id else None)
         return obj if same is None or same.key != obj.key else replace(obj, name=same.name)
@@ -284,17 +290,17 @@ class Resolver:
         elif obj.query is not None:
             written = record.sql if record is not None and same_query(record.raw_sql, obj.query) else None
             unchanged = obj.kind, obj.key, CANONICALIZER
-            # Reading SQL is what costs: what the same canonicalizer made of the same text is taken from the record.
+            # Parsing is slow. If the same parser read the same text before, its result is taken from the record.
             if record is not None and written and (record.kind, record.key, record.canonicalizer) == unchanged:
                 is_spelled = all(self._spelling.get(read.name, "") in written for read in record.deps)
                 reads, sql = record.deps, written if written == obj.query and is_spelled else None
             else:
-                # The text that was written out says which columns its stars stand for.
+                # The recorded text has the columns in the place of its stars.
                 reads = self._read(replace(obj, query=written or obj.query))
         return DesiredObject(obj, self._own(reads), sql, record, self._there(obj, record), instance)
 
     def _there(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
-        """Return the object in the catalog, by its recorded name or, after an unfinished deploy, by our marker."""
+        """Return the object's table or view: by its recorded name or, after an unfinished deploy, by its marker."""
         if known is None:
             return self._live.objects.get(obj.key)
         at_home, before, now = self._live.objects.get(known.key), relation(known.kind), relation(obj.kind)
@@ -303,10 +309,10 @@ class Resolver:
         fitting = [place for place in named if place.kind is now]
         recorded = [place for place in ours if place.kind is before]
         only = recorded if len(recorded) == 1 else []
-        # A table that was retired to make room for an object that was never created has its rows.
+        # An unfinished deploy may have retired the table and not yet created its successor. It still has the rows.
         if candidates := fitting or (only if now is before else []) or named or only:
             return candidates[0]
-        # Another object of ours under that name is not this one.
+        # A table or view with the marker of another known object is not this one.
         return at_home if at_home is not None and at_home.marker not in self._ids else None
 
     def _read(self, obj: BuiltinObject) -> tuple[Dependency, ...]:
@@ -334,12 +340,12 @@ class Resolver:
         return next(before, Dependency(name, None, sent))
 
     def _own(self, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
-        """Return the dependencies with the ids of our own objects."""
+        """Return the dependencies, with ids for those that are declared objects."""
         pairs = ((read, self._objects.get(read.name)) for read in reads)
         return tuple(Dependency(read.name, obj.id if obj else None, read.columns) for read, obj in pairs)
 
     def _finished(self, uuid: UUID) -> DesiredObject:
-        """Return the object with the query to execute; the objects that it reads are finished already."""
+        """Return the object with the query to execute; the objects that it reads must be finished before."""
         desired = self._resolved[uuid]
         if desired.obj.query is None or desired.sql is not None:
             return desired
@@ -351,7 +357,7 @@ class Resolver:
             return ".".join(map(identifier, name)) if is_other else None
 
         sql, reads = self._written_out(desired), desired.reads
-        # Spark finds tables and views in the catalog's case alone.
+        # Spark finds a table or view only under its spelling in the catalog.
         with suppress(QueryError):
             sql = replace_tables(sql, namespace_of(desired.obj.name), spelled)
         if sql not in (desired.obj.query, desired.recorded.sql if desired.recorded is not None else None):
@@ -363,8 +369,8 @@ class Resolver:
         """Return the query with its stars expanded.
 
         Stars are expanded when the query is registered, not on each deploy, and again when a column that a star stood
-        for is dropped. The result has to have the declared columns: if a declaration has others, its stars are expanded
-        to the present columns, or to those of them that the declaration names.
+        for is dropped. The query has to return the declared columns. If it returns others, its stars are expanded to
+        all present columns, or to those of them that are declared.
         """
         obj, record = desired.obj, desired.recorded
         same = record if record is not None and same_query(record.raw_sql, obj.query) else None
@@ -372,7 +378,7 @@ class Resolver:
             sql = same.sql
         else:
             sql = self._expanded(desired, {dep.name: dep.columns for dep in same.deps} if same is not None else {})
-        # What was recorded gave the columns.
+        # The recorded query is known to return the recorded columns, so it need not be parsed.
         is_recorded = record is not None and (record.sql, record.columns) == (sql, obj.columns)
         outputs = None if not obj.columns or sql == obj.query or is_recorded else self._outputs(desired, sql)
         names = [column.name for column in obj.columns]
@@ -398,8 +404,8 @@ class Resolver:
         """Return the query with its stars expanded; if that fails, note the problem and return the query unchanged.
 
         :param seen: the columns to which the stars are limited, by table; a table without an entry has all its columns
-        :param order: order of the query's columns, because a view that it reads may keep the order in which it was
-            registered
+        :param order: order of the query's columns; it is needed, because a view that the query reads may have the
+            order of columns with which it was registered
         """
 
         def columns_of(name: str) -> tuple[str, ...] | None:

@@ -1,5 +1,7 @@
-"""SQL for deploys and refreshes, on Spark with Iceberg's runtime: its session on the catalog, views, the analysis of
-queries, and their rows as data files that no commit names yet."""
+"""Spark SQL for deploys and refreshes: sessions on the catalog, views, analysis of queries, and uncommitted data files.
+
+Spark needs Iceberg's runtime.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +31,24 @@ if TYPE_CHECKING:
 
 
 Outputs = Sequence[tuple[str, ColumnType]]
-"""Names and types of a query's columns; a type without others inside has Spark's name for it."""
+"""Names and types of a query's columns; types that are not nested have Spark's names."""
 _PACKAGES: Final = "spark.jars.packages"
 _CATALOGS: Final = "spark.sql.catalog."
 _EXTENSIONS: Final = "spark.sql.extensions"
 _OF_SESSION: Final = {
-    # The text of a view is the author's, and days are the same wherever a deploy runs.
+    # Spark must not substitute ${...} in a view's text, and a day must be the same wherever a deploy runs.
     "spark.sql.variable.substitute": "false",
     "spark.sql.session.timeZone": "UTC",
-    # A value that can't be cast stops the deploy. Without this it became NULL, and the old value was gone.
+    # A value that can't be cast has to stop the deploy. Without ANSI mode, it would silently become NULL.
     "spark.sql.ansi.enabled": "true",
 }
 
 
 class _Rewritten(NamedTuple):
-    """A rewrite that is computed, and perhaps not committed; its files depend on ``work`` besides the rows.
+    """A rewrite that is computed, and may not be committed yet; its files depend on ``work`` and the rows alone.
 
-    If others append to the table in the meantime, so that the commit is refused, the next try computes only the rows
-    that were added since. Otherwise, a table that gets commits faster than it is computed could never be rewritten.
+    If a concurrent append makes the commit fail, the next attempt computes only the rows that were added since
+    ``snapshot``. Otherwise, a table that gets commits faster than it is computed could never be rewritten.
     """
 
     work: tuple[str, ...]
@@ -55,12 +57,11 @@ class _Rewritten(NamedTuple):
 
 
 class SparkSqlEngine:
-    """SQL on the lake's own catalog, by Spark, which is started when the first statement needs it. Not for several
-    threads at once.
+    """Spark SQL on the lake's catalog. Spark starts with the first statement. An engine is not thread-safe.
 
-    Names are ``namespace.name`` without the catalog; in a text, a name without a namespace is looked for in that of the
-    view or table that the text is for. Every method may be called again after a crash with the same arguments, and
-    leaves the same. What can't be run raises a :class:`SparkJobError`.
+    Names are ``namespace.name`` without the catalog. A table without a namespace in a query is looked for in the
+    namespace of the view or table that the query belongs to. Every method is idempotent, so it may be called again
+    after a crash. A statement that Spark can't run raises a :class:`SparkJobError`.
     """
 
     def __init__(self, lake: LakeSettings, settings: Mapping[str, str] | None = None, jars: Sequence[str] = ()) -> None:
@@ -91,7 +92,11 @@ class SparkSqlEngine:
         return spark.table_name(name, self._lake.name)
 
     def _sql(self, what: str, statement: str, namespace: str | None = None) -> DataFrame:
-        """Run a statement; names without a namespace are looked for in this one, ``catalog.namespace`` in backticks."""
+        """Run a statement.
+
+        :param what: the work, for error messages
+        :param namespace: ``catalog.namespace`` in backticks, in which names without a namespace are looked for
+        """
         with spark.spark_errors(what, self._secrets):
             if namespace is not None:
                 self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
@@ -101,20 +106,20 @@ class SparkSqlEngine:
     def create_view(self, name: str, sql: str, properties: Mapping[str, str], columns: Sequence[Column] = ()) -> None:
         """Create or replace the view with its properties, the comment among them, in one statement.
 
-        :param columns: as declared, for their names and comments; empty where the query's own names are taken
+        :param columns: declared columns, for their names and comments; empty: those of the query
         :raises SchemaError: the query gives the declared columns in another order
         """
         view = find_view(self._catalog, name)
         namespace = self._name(namespace_of(name))
         before: Sequence[LiveColumn] = ()
         if view is not None and (MARKER not in view.properties or view.query.split() == sql.split()):
-            # The same view once more. It may be a user's, made where another namespace was the current one.
+            # The same text again. A user's view may have been created while another namespace was the current one.
             namespace = spark.table_name(view.namespace or namespace_of(name), view.catalog or self._lake.name)
             before = view.columns
         output = self._sql(f"view {name}", as_subquery(sql), namespace).columns
         declared = [column.name for column in columns]
         if sorted(map(str.casefold, output)) == sorted(map(str.casefold, declared)):
-            # Other names, of a query that could not be read before, are replaced by those that are declared.
+            # Otherwise, the names differ, since the query could not be parsed at its planning. The declared ones win.
             _check_columns(f"view {name}", output, declared, ordered=True)
         body = view_body(sql, properties, columns or kept_columns(before, output))
         self._sql(f"view {name}", f"CREATE {'OR REPLACE ' if view is not None else ''}VIEW {self._name(name)} {body}")
@@ -132,7 +137,8 @@ class SparkSqlEngine:
         values = {key: value for key, value in properties.items() if value is not None}
         view = find_view(self._catalog, name) if OWNER in properties else None
         if view is not None:
-            # Spark refuses an owner in ALTER VIEW, and what replaces a view takes no property away.
+            # Spark refuses an owner in ALTER VIEW, so the view is replaced. As that removes no property, a missing
+            # owner becomes an empty one.
             values[OWNER] = values.get(OWNER, "")
             self.create_view(name, view.query, {**view.properties, **values})
         gone = ", ".join(spark.string_literal(key) for key in sorted(properties.keys() - values.keys()))
@@ -144,13 +150,16 @@ class SparkSqlEngine:
     def analyse(
         self, tables: Mapping[str, Sequence[Column]], queries: Sequence[RecordedObject], texts: Mapping[str, str]
     ) -> dict[str, Outputs]:
-        """Analyse the queries of objects over empty tables with these columns, and over the catalog's other objects.
+        """Analyse queries over tables as they will be after a deploy, and over the catalog's other objects.
 
-        Nothing is read or changed. Later queries read an earlier one, if it is a view.
+        No rows are read, and nothing is changed.
 
-        :param texts: other texts of views, by name; returns the outputs of those that can be run
+        :param tables: future columns by table name; the queries read empty tables with these columns
+        :param queries: objects with queries, inputs first: later ones read an earlier one, if it is a view
+        :param texts: other texts of views, by name
+        :returns: output columns of those of the ``texts`` that Spark can analyse, by name
         :raises ConfigurationError: there are views, and the catalog can't hold any
-        :raises SchemaError: a query does not give the columns that are declared
+        :raises SchemaError: a query does not return the declared columns
         """
         if not holds_views(self._catalog) and (views := [query.name for query in queries if query.kind is Kind.VIEW]):
             problem = f"{views[0]} is a view, and the catalog {self._lake.name} can't hold views"
@@ -178,7 +187,7 @@ class SparkSqlEngine:
         try:
             text, outputs = self._outputs(known, query.name, str(query.sql))
         except QueryError:
-            # sqlglot can't say which tables it reads; Spark meets it in its own step.
+            # sqlglot can't find the tables that it reads, so Spark only sees it in its own step.
             return
         names, declared = [name for name, _ in outputs], [column.name for column in query.columns]
         _check_columns(query.name, names, declared, ordered=query.kind is Kind.VIEW)
@@ -204,9 +213,9 @@ class SparkSqlEngine:
     ) -> tuple[StoredFile, ...]:
         """Run the query, and write its rows as data files of the target, by column name; commit nothing.
 
-        :param table: whose rows they become
-        :param snapshot: of a rewrite: the snapshot of ``table`` that is read, each row of which gives one row. After a
-            refused commit, what was computed may be returned again with the rows that were appended since
+        :param table: the table that the rows are for
+        :param snapshot: for a rewrite, the snapshot of ``table`` to read; each of its rows becomes one row. After a
+            refused commit, the files from before may be returned again, with files of the rows appended since
         :raises SchemaError: the query's columns or values don't fit the table
         """
         if snapshot is None:
@@ -216,16 +225,16 @@ class SparkSqlEngine:
         last = self._last if self._last is not None and self._last.work == work else None
         if last is not None and last.snapshot == snapshot:
             return last.files
-        # The SQL of Spark 3 can't read between two snapshots.
+        # In Spark 3, SQL can't read the rows between two snapshots.
         if last is not None and self._session.version >= "4" and only_appended(source, last.snapshot, snapshot):
             clause = f"WITH ('start-snapshot-id' = '{last.snapshot}', 'end-snapshot-id' = '{snapshot}')"
         else:
             last, read = None, source.snapshot_by_id(snapshot)
-            # Spark shows an earlier snapshot with the columns of then.
+            # Spark reads an earlier snapshot with its columns of that time.
             if read is not None and read.schema_id == source.metadata.current_schema_id:
                 clause = f"VERSION AS OF {snapshot}"
         text = None if clause is None else reading(query, table, clause)
-        # Where it can't be read at the snapshot, it is read as it is. The commit is refused if that is something else.
+        # Without a clause, the table is read in its present state. If that is another one, the commit is refused.
         files = (last.files if last is not None else ()) + self._compute(text or query, table, target)
         self._last = None if text is None else _Rewritten(work, snapshot, files)
         return files
@@ -243,12 +252,15 @@ class SparkSqlEngine:
 
 
 def as_subquery(sql: str) -> str:
-    """Return the query as a subquery: Spark would at once run a statement that changes something."""
+    """Return the query as a subquery. Without it, Spark would at once run a statement that changes something."""
     return f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"
 
 
 def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnLike]) -> str:
-    """Return CREATE VIEW from behind the view's name, all at once: a crash must leave no view without its marker."""
+    """Return the part of CREATE VIEW after the view's name.
+
+    It sets everything in one statement, because a crash must not leave a view without its marker.
+    """
     rest = {**properties}
 
     def comment(text: str | None) -> str:
@@ -257,7 +269,7 @@ def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnL
     named = ", ".join(spark.identifier(column.name) + comment(column.comment) for column in columns)
     head = (f"({named})" if named else "") + comment(rest.pop(COMMENT, None))
     if any(mark in sql for mark in ("--", "/*", ";")):
-        # Spark keeps the text from its first word to its last one.
+        # Spark stores only the text from its first word to its last one, so a property has the whole text.
         rest[TEXT] = sql
     if rest:
         head += f" TBLPROPERTIES {spark.property_list(rest)}"
@@ -265,16 +277,18 @@ def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnL
 
 
 def kept_columns(before: Sequence[LiveColumn], outputs: Sequence[str]) -> Sequence[LiveColumn]:
-    """Return a view's columns, for their names and comments; empty if the query alone gives the same."""
+    """Return a view's columns, for their names and comments; empty if the query alone has the same."""
     differs = any(column.comment for column in before) or [column.name for column in before] != list(outputs)
     return before if differs and len(before) == len(outputs) else ()
 
 
 def _check_columns(what: str, outputs: Sequence[str], declared: Sequence[str], *, ordered: bool) -> None:
-    """Refuse a query whose columns are not those that are declared.
+    """Refuse a query whose columns are not the declared ones.
 
     The columns of a view are ``ordered``, because they are named by position: the same names in another order would
-    label others' values.
+    label the wrong values.
+
+    :raises SchemaError: the columns differ
     """
     names, wanted = [name.casefold() for name in outputs], [name.casefold() for name in declared]
     if declared and (names != wanted if ordered else sorted(names) != sorted(wanted)):
@@ -283,7 +297,10 @@ def _check_columns(what: str, outputs: Sequence[str], declared: Sequence[str], *
 
 
 def _check_types(what: str, outputs: Outputs, declared: Sequence[Column]) -> None:
-    """Refuse text, or a nested type, for a column of another type: rows would be written only by chance."""
+    """Refuse text, or a nested type, for a column of another type: whether rows can be written depends on values.
+
+    :raises SchemaError: a column has such a type
+    """
     wanted = {column.name.casefold(): column for column in declared}
     for name, kind in outputs:
         if (column := wanted.get(name.casefold())) is None:
@@ -295,7 +312,7 @@ def _check_types(what: str, outputs: Outputs, declared: Sequence[Column]) -> Non
 
 
 def _type_of(kind: Any) -> ColumnType:
-    """Return a type of Spark as a value, with the names of its fields."""
+    """Convert a data type of Spark, with the names of its fields."""
     match kind.typeName():
         case "struct":
             return ColumnType("struct", (), tuple(_type_of(field.dataType) for field in kind), tuple(kind.names))
@@ -309,9 +326,9 @@ def _type_of(kind: Any) -> ColumnType:
 def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, str]) -> str:
     """Return the query with fully qualified names, so that neither the session's catalog nor its namespace matters.
 
-    Tables and views in ``known`` (names as they are compared) are replaced by the temporary views that it gives.
+    Tables and views in ``known`` (by case-folded name) are replaced by the temporary views that it names.
 
-    :raises QueryError: it can't be parsed
+    :raises QueryError: the query can't be parsed
     """
 
     def whole(table: NamedTable) -> str:
@@ -329,7 +346,10 @@ def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, str])
 
 
 def reading(query: str, table: str, clause: str) -> str | None:
-    """Return the query with a clause behind the table's name; None if its rows can't be computed one by one."""
+    """Return the query with a clause after the table's name; None if one of its rows depends on several of the table.
+
+    Also None if the query can't be parsed.
+    """
     try:
         tree = parse_query(query)
         if len(list(tree.find_all(exp.Query))) > 1 or tree.find(exp.Window, exp.AggFunc) is not None:
@@ -353,7 +373,7 @@ def open_session(
     application, which Spark's pages and event log show.
 
     :param application: Spark's own settings, e.g. ``spark.master``
-    :param jars: files or addresses of Iceberg's runtime and the database's driver, for places that do not reach Maven
+    :param jars: files or addresses of Iceberg's runtime and the database's driver, for machines that do not reach Maven
         Central; empty: they are fetched from there
     :raises ConfigurationError: Spark can't open such a catalog, or Iceberg's runtime is not available
     :raises SparkJobError: Spark could not be started
@@ -375,26 +395,26 @@ def open_session(
         raise _no_runtime(jars, settings)
     session.sparkContext.setLogLevel("ERROR")
     catalogs = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
-    # PyIceberg commits to the tables that this session reads: a cache would show the tables from before.
+    # PyIceberg commits to the tables that this session reads, so cached tables would be stale.
     catalogs[f"{_CATALOGS}{lake.name}.cache-enabled"] = "false"
     for name, value in {**catalogs, **_OF_SESSION}.items():
         session.conf.set(name, value)
     with spark.spark_errors(f"Spark can't open the catalog {lake.name}", secrets_in(lake.properties)):
-        # The method for this asks whichever session was the active one before.
+        # In SQL, because the method for this uses whichever session was active before.
         session.sql(f"USE {spark.identifier(lake.name)}")
     return session
 
 
 def _of_application(application: Mapping[str, str], jars: Sequence[str], settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of the application; the user's packages, jars and extensions are added to ours."""
-    # spark-submit says itself where it runs.
+    # Under spark-submit, the master is set already.
     master = application.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else spark.LOCAL)
     packages = settings.get(_PACKAGES, "")
     ours = {_EXTENSIONS: settings[_EXTENSIONS], _PACKAGES: packages, "spark.jars": ",".join(jars)}
     both = {name: f"{application.get(name, '')},{value}".split(",") for name, value in ours.items()}
     merged = {
         **spark.application_settings("rfr built-in migration", master),
-        # Of settings with such names Spark shows no value; its own list lacks some of those that catalogs have.
+        # Spark redacts settings with such names; its default pattern lacks some names that catalogs use.
         "spark.redaction.regex": f"(?i){SECRET_NAMES}",
         **application,
         **{name: ",".join(filter(None, dict.fromkeys(values))) for name, values in both.items()},
@@ -403,7 +423,7 @@ def _of_application(application: Mapping[str, str], jars: Sequence[str], setting
 
 
 def _has_runtime(session: SparkSession, extensions: str) -> bool:
-    """Tell whether Iceberg's classes and extensions are available; a running Spark loads no more of either."""
+    """Tell whether Iceberg's classes and extensions are available; a running Spark can't load more of either."""
     from py4j.java_gateway import JavaClass
 
     if extensions not in session.sparkContext.getConf().get(_EXTENSIONS, "").split(","):

@@ -1,4 +1,4 @@
-"""Objects as immutable values, compared by content: declared, recorded and live; their names; and values as JSON."""
+"""Immutable value types of declared, recorded and live objects, with their names, marks and JSON form."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from airflow_provider_rfr.sinks import SinkSpec, SinkState
 
 _NAMESPACE: Final = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 _RETIRED: Final = re.compile(r"__g([0-9a-f]{8})$", re.IGNORECASE)
-"""Suffix of a retired table's name, followed by eight hex digits; its properties stay what they were."""
+"""Suffix of a retired table's name: the first eight digits of the id of the deploy that retired it."""
 LONGEST_PART: Final = 100
-"""Characters of one part of a name: catalogs take 128, and a suffix has to fit too."""
+"""Maximum length of one part of a name, in characters: catalogs accept 128, and deploys append suffixes."""
 
 
 class Kind(str, Enum):
-    """The kind of an object."""
+    """The kind of a built-in object."""
 
     TABLE = "table"
     VIEW = "view"
@@ -37,14 +37,17 @@ class Kind(str, Enum):
 
 
 STORED = frozenset({Kind.TABLE, Kind.MATERIALIZED_VIEW, Kind.SOURCE, Kind.LOG})
-"""Kinds with an Iceberg table behind them."""
+"""Kinds that are stored as an Iceberg table."""
 QUERIED = frozenset({Kind.VIEW, Kind.MATERIALIZED_VIEW})
-"""Kinds whose contents are a query."""
+"""Kinds that are defined by a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclarationPlace:
-    """The place of a declaration, without a file for Python objects; equal to every other place."""
+    """The file and line of a declaration; without a file for an object that is declared in Python.
+
+    All places are equal: a declaration that moves is not another one.
+    """
 
     file: str | None = field(default=None, compare=False)
     line: int | None = field(default=None, compare=False)
@@ -57,11 +60,11 @@ class DeclarationPlace:
 class Was:
     """A former state of a column, from which its values are carried over.
 
-    :ivar name: the name that it had; None: the present one
-    :ivar type: the type that it had, as canonical text; None: any
-    :ivar using: SQL over the columns of then that makes its values; None: they are taken as they are. With neither name
-        nor type, it makes them where they can't be taken: for an incompatible type, and for a column that is new
-    :ivar fields: names that fields of structs had, by their present paths inside the column, e.g. ``{geo.lat: y}``
+    :ivar name: former name; None: the present one
+    :ivar type: former type, as canonical text; None: any type
+    :ivar using: SQL expression over the former columns that computes the values; None: the values are kept. Without
+        ``name`` and ``type``, it applies to a new column, and where values can't be kept, e.g. to an incompatible type
+    :ivar fields: former names of struct fields, by their present paths inside the column, e.g. ``{geo.lat: y}``
     """
 
     name: str | None = None
@@ -72,10 +75,10 @@ class Was:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column.
+    """A declared, recorded or live column.
 
     :ivar type: canonical text, e.g. ``bigint``, ``decimal(10,2)``, ``array<string>``, ``struct<a:int,b:string>``
-    :ivar was: what it was in versions before, the newest first; the one that meets the live table is taken
+    :ivar was: former states, the newest first; the first one that matches the live table applies
     """
 
     name: str
@@ -87,10 +90,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An object that another one reads, by its name as compared; without an id: not one of ours, or not looked up.
+    """An object that another one reads.
 
-    :ivar columns: those that are used, sorted, as they are compared; some too many where a query does not say whose a
-        column is. None: all, or it can't be known
+    :ivar name: case-folded
+    :ivar uuid: None if the object is not declared, or was not looked up yet
+    :ivar columns: case-folded names of the columns that are read, with some too many if the query does not qualify a
+        column. None: all columns, or unknown
     """
 
     name: str
@@ -99,20 +104,20 @@ class Dependency:
 
 
 class Named:
-    """Something with a name, which is compared without case."""
+    """A value with a name. Names are compared without regard to case."""
 
     __slots__ = ()
     name: str
 
     @property
     def key(self) -> str:
-        """Return the name as it is compared."""
+        """Return the case-folded name, by which objects are compared and looked up."""
         return self.name.casefold()
 
 
 @dataclass(frozen=True, slots=True)
 class Removed(Named):
-    """A reviewed document: the object, or ``namespace.table.column``, may go with its rows."""
+    """A document of kind ``removed``, which accepts the loss of an object, or of ``namespace.table.column``."""
 
     name: str
     place: DeclarationPlace = DeclarationPlace()
@@ -123,16 +128,17 @@ class BuiltinObject(Named):
     """One declared object.
 
     :ivar name: ``namespace.name``; compared without case
-    :ivar id: stable for life; made from the project and the first name where none is written
-    :ivar query: of a view or a materialized view, as its author wrote it
-    :ivar depends_on: names that the query reads, for a query that can't be parsed
-    :ivar keep: True: its rows are lost only where somebody accepts that by name; False: they may be made again; a text:
-        the reason why no acceptance counts
-    :ivar exportable: whether users may attach sinks
-    :ivar per_instance: name of the instances (one object each, its name generated), e.g. ``lake``
-    :ivar source: what a ``source`` reads: arguments of a resumable refresh
-    :ivar refresh: how and when it, or a materialized view, is refreshed: the operator's other arguments, and
-        ``schedule``; in no fingerprint, for nothing is deployed
+    :ivar id: never changes; by default derived from project and name, so an object that is renamed has to declare it
+    :ivar query: SQL of a view or a materialized view, as its author wrote it
+    :ivar depends_on: names of objects that the query reads, for a query that can't be parsed
+    :ivar keep: True: a loss of rows has to be accepted by name; False: the rows can be made again, so they may be lost;
+        a text: the reason why no loss can be accepted
+    :ivar exportable: whether sinks of users and of other namespaces may export it
+    :ivar per_instance: name of a list of instances, e.g. ``lake``: the declaration is a template, and one object with a
+        generated name is made for each instance
+    :ivar source: arguments of the load operator that say what a ``source`` reads
+    :ivar refresh: the other arguments of the operator that refreshes a ``source`` or a materialized view, and
+        ``schedule``; not recorded, because a change of them needs no deploy
     """
 
     kind: Kind
@@ -157,7 +163,7 @@ class BuiltinObject(Named):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One of those for which objects are generated; its id stays when it is renamed."""
+    """An instance for which objects are generated from templates. Its id stays the same when it is renamed."""
 
     id: str
     name: str
@@ -165,9 +171,9 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class CatalogSpec:
-    """Everything that this version of the code declares, sorted by name; instances by their ``per_instance`` names.
+    """All declarations of one version of the code, sorted by name.
 
-    If a name is not among these, its instances are unknown.
+    :ivar instances: by ``per_instance`` name; without an entry, the instances of a template are unknown
     """
 
     project: str
@@ -191,17 +197,20 @@ YamlPath = tuple[str | int | None, ...]
 
 
 class YamlMark(NamedTuple):
-    """A position at which a value begins, and for a scalar its raw text in the file, with its quotes or its ``|``."""
+    """The position at which a YAML value begins; for a scalar also its raw text, with its quotes or its ``|``."""
 
     line: int
     column: int = 1
     raw: str = ""
 
     def place_in(self, text: str, line: int, column: int) -> str | None:
-        """Return the file's line and column for a place in the text; None if the file writes the text differently."""
+        """Translate a position in the scalar's value to ``line:column`` in the file; all of them count from 1.
+
+        :returns: None if the raw text differs from the value in more than white space, e.g. by an escape
+        """
         raw, lines = self.raw, text.split("\n")
         is_block, is_quoted = raw[:1] in ("|", ">"), raw[:1] in ("'", '"')
-        # Of what is not escaped, YAML changes nothing but white space.
+        # Without escapes, YAML changes only white space. So the other characters of both texts are the same.
         places = range(raw.find("\n") + 1 if is_block else int(is_quoted), len(raw) - int(is_quoted))
         ink = [place for place in places if not raw[place].isspace()]
         before = len("".join("".join([*lines[: line - 1], lines[line - 1][: column - 1]]).split()))
@@ -218,7 +227,7 @@ def nearest_mark(marks: Mapping[YamlPath, YamlMark], location: YamlPath) -> Yaml
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """The instances for which a template's objects are generated: names by ids."""
+    """A document of kind ``instances``: the names of instances by id, for templates with this ``per_instance``."""
 
     name: str
     instances: Mapping[str, str]
@@ -227,13 +236,13 @@ class Instances:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An object and the marks of its document."""
+    """A declared object, with the positions of all values in its YAML document."""
 
     obj: BuiltinObject
     marks: Mapping[YamlPath, YamlMark]
 
     def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
-        """Return a problem at a path, e.g. ``columns.2.type``, or at the nearest enclosing part that has a place."""
+        """Return a problem at a path, e.g. ``columns.2.type``, or at the nearest enclosing value with a position."""
         location = tuple(int(part) if part.isdecimal() else part for part in path.split("."))
         place = DeclarationPlace(self.obj.place.file, nearest_mark(self.marks, location).line)
         return Problem(self.obj.name, problem, remedy, str(place))
@@ -247,7 +256,7 @@ class Declared:
 
 
 def stable_id(project: str, first_name: str) -> UUID:
-    """Return the id of an object that declares none, by its first name: a renamed object has to declare its id."""
+    """Return the default id of an object, derived from its first name. If it is renamed, it has to declare this id."""
     return uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
 
 
@@ -273,7 +282,7 @@ def retired_name(name: str, deploy_id: str) -> str:
 
 
 def retired_by(name: str) -> str | None:
-    """Return the start of the id of the deploy that retired the table; None if it is not retired."""
+    """Return the first digits of the id of the deploy that retired the table; None if it is not retired."""
     match = _RETIRED.search(name)
     return match[1].lower() if match else None
 
@@ -313,7 +322,7 @@ def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
 
     Fields with defaults may be missing, and unknown fields are ignored.
 
-    :raises ValueError: it is none; no value is shown
+    :raises ValueError: the document does not fit the type; the message shows no value of it
     """
     from pydantic import ValidationError
 
@@ -327,7 +336,7 @@ def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
 
 @cache
 def _adapter(kind: Any) -> Any:
-    # Imported here: reading DAGs needs these values, but decodes none.
+    # Imported here, because DAG files import this module and decode nothing.
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
@@ -342,46 +351,50 @@ def _container_as_json(value: Any) -> Any:
 
 
 MARKER: Final = "rfr.object-id"
-"""Property of whatever we made: the object's id. Nothing without it is ever dropped or replaced."""
+"""Property of each table and view that a deploy made or adopted: the object's id. Nothing without it is dropped."""
 PROJECT: Final = "rfr.project"
 DEPLOY: Final = "rfr.deploy-id"
-"""Property: the deploy that changed it last."""
+"""Property: id of the deploy that last changed the object."""
 STEP: Final = "rfr.step"
-"""Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
+"""Property: ``<deploy>/<seq>`` of the step that last changed the object, written in the same commit as the change."""
 TOKEN: Final = "rfr.token"
-"""Property: token of the lease under which it was changed last."""
+"""Property: fencing token of the lease under which the object was last changed."""
 DONE: Final = "rfr.done"
-"""Property: what the object was brought to, see :func:`done_mark`: after a deploy that died, nothing is done twice."""
+"""Property: digest of the state that the object was brought to, see :func:`done_mark`. After a crash, the next plan
+skips an object that has the desired state already."""
 BRIDGED: Final = "rfr.bridged"
-"""Property of a user's view with its own text, which it gets back. It counts as long as the view has that text within
-casts: a view that is replaced keeps its properties."""
+"""Property of a user's view that is bridged: its own text, which is restored later. It counts only while the view's
+text contains it, because a view that its user replaces keeps its properties."""
 BROKEN: Final = "rfr.broken"
-"""Property of a user's view: its text's digest, and why it broke. It counts as long as the view has that text."""
+"""Property of a user's view: digest of its text, and why it broke. It counts only while the view has that text."""
 WAS: Final = "rfr.was"
-"""Property ``<revision>/<JSON>``: the names that the table's columns, and fields inside them, had, as declared to the
-deploy which changed it last, and the registry's revision that it was planned from. As long as the registry is at that
-one, that deploy did not finish, and the record does not know what it did."""
+"""Property ``<revision>/<JSON>``: the former names of columns and struct fields that were declared when a deploy last
+changed the table, and the registry's revision that this deploy was planned from. While the registry is still at that
+revision, the deploy has not finished, and the registry does not know of its renames."""
 EMPTIED: Final = "rfr.emptied"
-"""Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and as in :data:`WAS`."""
+"""Property ``<revision>/<deploy>``: the deploy that created or emptied the table, and a revision as in :data:`WAS`."""
 
 
 def token_of(properties: Mapping[str, str]) -> int:
-    """Return the token of the lease under which something was changed last; 0 if it is unknown."""
+    """Return the fencing token of the lease under which an object was last changed; 0 if it is unknown."""
     text = properties.get(TOKEN, "")
     return int(text) if text.isdigit() else 0
 
 
 def broken_mark(query: str, why: str) -> str:
-    """Return the value of :data:`BROKEN` for a view with this text."""
+    """Return the value of :data:`BROKEN` for a view with this text, and the reason why it broke."""
     return f"{hashlib.sha256(' '.join(query.split()).encode()).hexdigest()[:16]} {why}"
 
 
 def was_mark(base: int, columns: Iterable[Column]) -> str:
-    """Return the value of :data:`WAS` for a table with these columns."""
+    """Return the value of :data:`WAS` for a table with these columns.
+
+    :param base: the registry's revision from which the deploy was planned
+    """
     names = defaultdict[str, list[str]](list)
     for column in columns:
         for was in column.was:
-            # No column's name has a dot.
+            # The path is unambiguous, because no column's name has a dot.
             inside = {f"{column.name}.{path}": name for path, name in was.fields.items()}
             for path, name in {column.name: was.name, **inside}.items():
                 if name is not None:
@@ -390,9 +403,10 @@ def was_mark(base: int, columns: Iterable[Column]) -> str:
 
 
 def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
-    """Return the former names of each column, and of each field by its path, that an unfinished deploy declared.
+    """Return the former names that an unfinished deploy declared, by column, or by path for a struct field.
 
-    :returns: None if there was no unfinished deploy of this revision
+    :param base: the registry's present revision
+    :returns: None if no unfinished deploy that was planned from this revision changed the table
     """
     at, _, names = properties.get(WAS, "").partition("/")
     return orjson.loads(names) if at == str(base) else None
@@ -400,13 +414,13 @@ def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequen
 
 @dataclass(frozen=True, slots=True)
 class RecordedObject(Named):
-    """An object as the last deploy that changed it left it: its declaration, and the result of the deploy.
+    """An object's entry in the registry: the declaration that was deployed last, and the results of that deploy.
 
-    :ivar contract: digest of the columns' contract
-    :ivar definition: what a source reads or a sink sends, without secrets
-    :ivar canonicalizer: what read the query; another one may find other ``deps`` in the same text
-    :ivar raw_sql: the query as its author wrote it; ``sql``: as it was executed, its stars written out
-    :ivar instance: id of the instance that it was generated for; its name was then generated once and is kept
+    :ivar contract: digest of positions, names and types of the columns
+    :ivar definition: what a source reads or a sink sends, as JSON without secrets
+    :ivar canonicalizer: version of the parser that found ``deps``; another one may find others in the same text
+    :ivar raw_sql: the query as its author wrote it; ``sql``: the query as it was executed, with expanded stars
+    :ivar instance: id of the instance for which it was generated from a template; its generated name is kept
     """
 
     uuid: UUID
@@ -432,10 +446,12 @@ class RecordedObject(Named):
 
 
 def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, str]] = ()) -> str:
-    """Return the mark of an object that has reached the state of the record, from inputs (by id) after these steps.
+    """Return the value of :data:`DONE` for an object in the state of its record.
 
-    The base is the revision from which the deploy was planned: with it, the mark is different after each finished
-    deploy.
+    :param base: the registry's revision from which the deploy was planned; it makes the value differ after each
+        finished deploy
+    :param record: its revision and deploy do not count
+    :param inputs: id of each object that was read, and the last step that changed it
     """
     wanted = replace(record, revision=base, deploy_id="")
     content = dumps((wanted, sorted((str(identity), step) for identity, step in inputs)))
@@ -443,26 +459,28 @@ def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, st
 
 
 def files_family(identity: UUID, since: str) -> str:
-    """Return the prefix of the names of files with an object's rows.
+    """Return the name prefix of the data files that are written for one commit of an object.
 
-    It is the same for each process that tries, until one commits and ``since`` changes. So files of a dead process are
-    collected, and files of a commit never are.
+    All attempts at the commit use the same prefix, until one commits and ``since`` changes. So the files of dead
+    attempts can be deleted by prefix, and files of other commits are never among them.
+
+    :param since: identifies the state from which the commit starts
     """
     return f"rfr-{hashlib.sha256(f'{identity}/{since}'.encode()).hexdigest()[:32]}-"
 
 
 def rewrite_family(identity: UUID, properties: Mapping[str, str], token: int) -> str:
-    """Return the prefix of the files that a deploy with this token writes for a table with these properties.
+    """Return the name prefix of the data files that a deploy writes for one commit of a table.
 
-    The mark of the last step changes with the commit, and no other deploy has the token. So once the deploy can't
-    commit any more, the files may be deleted.
+    The last step in the table's properties changes with the commit, and no other deploy has the lease's token. So once
+    the deploy is fenced, files with the prefix may be deleted.
     """
     return files_family(identity, f"{properties.get(STEP, '')}/{token}")
 
 
 @dataclass(frozen=True)
 class RegistryState:
-    """The registry. Each write raises its revision; its version is that of the code which wrote last."""
+    """The registry. Each write raises its revision; its version is that of the code that wrote last."""
 
     revision: int = 0
     version: str | None = None
@@ -476,13 +494,13 @@ class RegistryState:
 
 @dataclass(frozen=True, slots=True)
 class LiveObject(Named):
-    """A table or a view as the catalog shows it.
+    """A table or a view in the catalog.
 
-    :ivar marker: id that its properties name as its object; None: it is not ours
-    :ivar columns: with canonical types; empty if the catalog does not say
-    :ivar rows: for display alone, as is ``bytes``; plans do not depend on it
-    :ivar names: what :func:`names_since` finds
-    :ivar nulls: of the columns that are to be required, those that may hold a NULL, as they are compared
+    :ivar marker: id of the object that it belongs to, from its properties; None: no deploy made it
+    :ivar columns: with canonical types; empty if the catalog does not list them
+    :ivar rows: for display only, like ``bytes``; plans do not depend on it
+    :ivar names: former names that an unfinished deploy declared (:func:`names_since`)
+    :ivar nulls: case-folded names of columns that the declaration requires and that may hold a NULL
     """
 
     name: str
@@ -499,20 +517,20 @@ class LiveObject(Named):
     nulls: frozenset[str] = frozenset()
 
     def emptied_by(self, revision: int) -> str | None:
-        """Return the deploy that removed all rows since the registry was written at this revision; None if none did."""
+        """Return the unfinished deploy, planned from this revision, that created or emptied the table; else None."""
         at, _, deploy = self.properties.get(EMPTIED, "").partition("/")
         return deploy if deploy and at == str(revision) else None
 
 
 @dataclass(frozen=True, slots=True)
 class UserView(Named):
-    """A view of a user.
+    """A view that no deploy made.
 
-    :ivar reads: None when its text can't be read: it may read anything
-    :ivar broken: why it broke, if somebody let it break
-    :ivar bridged: a deploy that did not finish gave it another text; ``query`` is its own
-    :ivar pinned: its text with the columns written out that its stars show now, if it has any and that can be done
-    :ivar star_last: a column that comes last in what its star stands for changes nothing of what it shows
+    :ivar reads: None if its text can't be parsed, so that it may read anything
+    :ivar broken: why it broke, if a deploy was allowed to break it
+    :ivar bridged: an unfinished deploy gave it a temporary text; ``query`` is its own text
+    :ivar pinned: its text with stars expanded to the columns that they show now; None without a star, or if that fails
+    :ivar star_last: a new last column of the star's table adds a last column to the view, and changes nothing else
     """
 
     name: str
@@ -526,10 +544,11 @@ class UserView(Named):
 
 @dataclass(frozen=True)
 class ActualState:
-    """The state of the catalog, also of users' objects, by names as they are compared.
+    """The state of the catalog, including objects of users.
 
-    ``objects`` also has the tables that unfinished deploys retired; ``unfinished`` has the ids of the objects that
-    these deploys began to change; ``holds_views`` says whether the catalog can hold views.
+    :ivar objects: by case-folded name, including tables that unfinished deploys retired
+    :ivar unfinished: ids of the objects that unfinished deploys began to change
+    :ivar holds_views: whether the catalog supports views
     """
 
     objects: Mapping[str, LiveObject] = field(default_factory=dict)
@@ -539,7 +558,7 @@ class ActualState:
 
     @cached_property
     def by_marker(self) -> Mapping[UUID | None, Sequence[LiveObject]]:
-        """Return the objects that carry our markers, by marker, sorted by name; several if one of them is retired."""
+        """Return the objects by marker, sorted by name. A marker has several objects if one of them is retired."""
         objects = defaultdict[UUID | None, list[LiveObject]](list)
         for obj in sorted(self.objects.values(), key=lambda one: one.key):
             objects[obj.marker].append(obj)

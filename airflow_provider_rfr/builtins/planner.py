@@ -1,8 +1,8 @@
-"""The planner: from declarations, registry and catalog to a plan, with the order of all steps.
+"""The planner: a pure function of declarations, registry and catalog that returns a plan with ordered steps.
 
-Nothing is read or written here. Objects that leave are ordered by the reads in the registry, readers first. Objects
-that come are ordered by the present reads, inputs first, because the direction of a dependency may have changed.
-Objects that are removed for good wait until the end, unless another object needs their name.
+Drops are ordered by the recorded dependencies, readers first. All other changes are ordered by the declared
+dependencies, inputs first. One order for both is impossible, because the direction of a dependency may have changed.
+Objects that are removed for good are dropped last, unless another object needs their name.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
 
 
 def _fitted(spec: CatalogSpec, live: ActualState) -> tuple[CatalogSpec, tuple[str, ...]]:
-    """Return the declarations without this package's own views if the catalog holds none, and a warning that says so.
+    """Return the declarations without this package's own views if the catalog can't hold views, and a warning.
 
-    Nobody else can declare them otherwise.
+    They are left out instead of refused, because no user can remove them from the declarations.
     """
     views = [obj for obj in spec.objects if obj.kind is Kind.VIEW and obj.key.startswith(_OWN)]
     if live.holds_views or not views:
@@ -118,17 +118,17 @@ def _drift(decisions: Mapping[UUID, Decision]) -> tuple[PlanFinding, ...]:
 
 _OWN = "rfr_system."
 _LIST = f"{_OWN}builtin_objects"
-"""The package's own table whose rows list the declared objects; it is filled again when these change."""
+"""The package's own table that lists the declared objects; it is filled again when these change."""
 
 
 class Decider:
-    """A decider that decides about all objects, one after the other."""
+    """The decisions about all objects of a plan, each made after those about its inputs."""
 
     def __init__(self, states: States, removed: Removals) -> None:
         self._states, self._recorded, self._live, self._wanted = states, states.recorded, states.live, states.wanted
         held = ((desired, desired.live) for desired in states.wanted.objects.values() if desired.live is not None)
         moving = (desired.uuid for desired, live in held if live.marker == desired.uuid and live.key != desired.key)
-        # Those that give up their names.
+        # Ids of the objects that give up their present names in this deploy.
         self._leaving = {*removed.forgotten, *(leftover.uuid for leftover in removed.leftovers), *moving}
         self._decisions: dict[UUID, Decision] = {}
         self._old_names = {obj.key: obj for obj in states.recorded.objects}
@@ -163,9 +163,9 @@ class Decider:
         return self._decisions
 
     def _mark_leaving(self, decision: Decision) -> None:
-        """Mark a table or view whose object becomes one of another kind: it gives up its name before the creation.
+        """Mark a table or view that is dropped before its object is created as another kind; its rows are lost.
 
-        Its rows are lost with it. Where an unfinished deploy has made the object already, it is not created again.
+        A view that an unfinished deploy has created already is replaced, not created again.
         """
         desired, record, live = decision.desired, decision.desired.recorded, decision.desired.live
         if record is None or live is None or live.marker != desired.uuid or decision.how is not StepAction.CREATE:
@@ -173,7 +173,7 @@ class Decider:
         if live.kind is not relation(desired.kind):
             decision.leaves = live.key in (record.key, desired.key)
         elif live.key == desired.key:
-            # A view: a table that is there already is changed, not created.
+            # Only a view gets here: for an existing table, the action is not CREATE.
             decision.how = StepAction.REPLACE
         if decision.leaves and record.kind in STORED and record.keep is not False:
             decision.lose({record.name: "all rows"}, self._states.accepted)
@@ -227,7 +227,7 @@ class Decider:
                 yield because(Why.READS_REMOVED, old.name)
 
     def _list_objects(self, decision: Decision) -> None:
-        """Fill ``builtin_objects``, the list of declared objects, again if one comes, goes, or changes name or kind."""
+        """Fill ``builtin_objects`` again if an object is added or removed, or changes its name or kind."""
         remaining = (obj for obj in self._recorded.objects if obj.uuid not in self._wanted.untouched)
         before = {(obj.uuid, obj.key, obj.kind) for obj in remaining}
         now = {(desired.uuid, desired.key, desired.kind) for desired in self._wanted.objects.values()}
@@ -243,9 +243,9 @@ class Decider:
 def _numbered(decisions: Decisions, removed: Removals, views: Views, of_sinks: list[PlanStep]) -> tuple[PlanStep, ...]:
     """Return all steps, numbered in the order in which they are done."""
     first, last = removed.leaving(decisions)
-    # Users' stars are written out before columns move, and views are bridged before columns get wider. An object that
-    # gives its name up leaves before the rename or the creation that takes the name.
-    # A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards.
+    # Stars of users' views are expanded before columns move, and views are bridged before columns get wider. An object
+    # that gives up its name is dropped before the rename or the creation that takes the name.
+    # A sink is held before its source is emptied. Its cursor is moved, or reset to the beginning, afterwards.
     parts = (
         removed.sinks,
         (sink for sink in of_sinks if sink.how is StepAction.HOLD),
@@ -271,8 +271,8 @@ _COST: dict[StepAction | None, int] = {StepAction.REWRITE: 2, StepAction.REPLACE
 def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision]:
     """Return the decisions in an order in which inputs come before their readers.
 
-    Among those that could come next, views come first and slow ones last, so that a view gets its text right after its
-    table gets its columns.
+    Among those that could come next, views come first and slow steps last, so that a view gets its text right after
+    its table gets its columns.
     """
 
     def rank(identity: UUID) -> tuple[int, str]:
@@ -286,7 +286,7 @@ def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision
 
 
 def _dependents(decisions: Decisions) -> Iterator[PlanDependent]:
-    """Yield our views that the steps touch, in the order of the objects that they depend on."""
+    """Yield the declared views that are defined or computed again, once for each input that is a reason for it."""
     for uuid, decision in decisions.items():
         if decision.how is not None and decision.how in _SHOWN:
             for on, reason in decision.noticed.items():
@@ -334,7 +334,7 @@ def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
 
 
 def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterator[str]:
-    """Yield the names of columns and removals whose declared history matches nothing in this lake any more."""
+    """Yield the columns whose ``was``, and the names whose ``removed`` document, match nothing in this lake."""
     sent = {
         (decision.desired.reads[0].uuid, name.casefold())
         for decision in decisions.values()
@@ -344,7 +344,7 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
     for identity, decision in decisions.items():
         obj = decision.desired.obj
         for column in obj.columns:
-            # A sink may send a column under a name that it had.
+            # A sink may declare a column by a former name, for which the `was` is needed.
             is_sent = any(was.name and (identity, was.name.casefold()) in sent for was in column.was)
             if column.was and column.name not in decision.was_used and not is_sent:
                 yield f"{obj.name}.{column.name}"
@@ -354,7 +354,7 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
 
 
 def _warnings(wanted: DesiredState, recorded: RegistryState, live: ActualState) -> Iterator[str]:
-    """Yield warnings, which stop nothing: about unsuitable objects that users read, and about templates."""
+    """Yield warnings about users' readers of objects that are not kept or not exportable, and about templates."""
     mview = Kind.MATERIALIZED_VIEW
     soft = (desired for desired in wanted.objects.values() if desired.obj.keep is False and desired.kind is not mview)
     unstable = {desired.key: desired.obj.name for desired in soft}
@@ -376,11 +376,11 @@ def _warnings(wanted: DesiredState, recorded: RegistryState, live: ActualState) 
 
 
 class Removals:
-    """The objects that are removed for good, and the order of the steps by which objects leave.
+    """The objects that are removed for good, and the order of all steps that drop or remove objects.
 
-    :ivar forgotten: by id, whether it is in the catalog or not
-    :ivar steps: of what is in the catalog, by id; ``sinks`` are not in it
-    :ivar leftovers: what an unfinished deploy left in the catalog that belongs to nothing, views first
+    :ivar forgotten: records that leave the registry, by id, even if the catalog does not have the object
+    :ivar steps: removal steps of the objects in the catalog, by id; ``sinks``: removal steps of sinks
+    :ivar leftovers: removal steps of what an unfinished deploy created and nothing declares or records, views first
     """
 
     def __init__(self, states: States) -> None:
@@ -434,9 +434,9 @@ class Removals:
             self.steps[known.uuid] = self._gone(step, live, losses)
 
     def _left(self) -> list[tuple[UUID, LiveObject]]:
-        """Return the objects that an unfinished deploy created and that now belong to nothing.
+        """Return the tables and views that an unfinished deploy created and that now belong to nothing.
 
-        Only the journal counts: an object with nothing but a marker may belong to another registry.
+        The journal has to name them: a table with a marker alone may belong to another registry.
         """
         live, wanted = self._states.live, self._states.wanted.objects.values()
         used = {(desired.uuid, desired.live.key) for desired in wanted if desired.live is not None}
@@ -447,16 +447,16 @@ class Removals:
             for identity, obj in created
             if retired_by(obj.name) is None and (identity, obj.key) not in used
         ]
-        # What leftovers read is not recorded; views may read tables.
+        # Their dependencies are not recorded. Views may read tables, so views come first.
         return sorted(left, key=lambda pair: (pair[1].kind is Kind.TABLE, pair[1].key))
 
     def _gone(self, step: PlanStep, live: LiveObject, losses: Mapping[str, str]) -> PlanStep:
-        """Return the step with its details: it retires a table, which is collected later, or drops a view."""
+        """Return the step with its details: it retires a table, which is deleted later, or drops a view."""
         details = {"keep_days": self._states.policies.keep_days} if step.kind in STORED else {}
         return replace(step, details=details, losses=losses, rows=live.rows, bytes=live.bytes)
 
     def leaving(self, decisions: Decisions) -> tuple[list[PlanStep], list[PlanStep]]:
-        """Return the steps by which objects leave: first those before, then those after all other steps on objects."""
+        """Return the steps that drop or remove objects: those before, and those after all other steps on objects."""
         needed = {
             decision.desired.key
             for decision in decisions.values()
@@ -466,7 +466,7 @@ class Removals:
         for identity, decision in decisions.items():
             record, live = decision.desired.recorded, decision.desired.live
             if decision.leaves and record is not None and live is not None:
-                # An unfinished deploy may have made something else of it than what is recorded.
+                # An unfinished deploy may have created it as another kind than the recorded one.
                 kind = record.kind if relation(record.kind) is live.kind else live.kind
                 reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.UNFINISHED),)
                 step = PlanStep(identity, live.name, kind, StepAction.DROP, reasons)
@@ -476,7 +476,7 @@ class Removals:
         recorded = self._states.recorded
         reads = {obj.uuid: [dep.uuid for dep in obj.deps if dep.uuid] for obj in recorded.objects}
         order = in_order(reads, lambda identity: (recorded.by_uuid[identity].key, identity))[::-1]
-        # A removed reader of something that leaves early leaves before it.
+        # A removed reader of an object that is dropped early is dropped before that object.
         early |= steps.keys() & readers_of(early, reversed(order), reads)
         first = [leftover for leftover in self.leftovers if leftover.name.casefold() in needed]
         last = [leftover for leftover in self.leftovers if leftover not in first]
@@ -485,7 +485,7 @@ class Removals:
 
 
 def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple[str, ...]]:
-    """Return the reasons that stop the removal, and YAML: the id for a new name, or the document that permits it."""
+    """Return the reasons that stop a removal, and YAML to paste: the id for a new name, or a ``removed`` document."""
     if known.keep is False or (known.keep is True and known.key in states.accepted):
         return [], ()
     lost = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"
@@ -499,7 +499,10 @@ def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple
 
 
 def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
-    """Tell whether the new object may be the known one under another name: half of the columns are the same."""
+    """Tell whether the new object may be the known one under another name.
+
+    At least half of the columns are the same; without columns, query and definition are.
+    """
     if known.kind is not desired.kind:
         return False
     before, now = (

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a query, its mistakes, and its text with expanded stars.
+"""Analysis of queries: the tables and columns that they read, their outputs and mistakes, and expanded stars.
 
 A ``SELECT *`` is expanded so that a column that is added later changes no view by itself. Only the star is replaced;
 the rest stays as its author wrote it, and that text is executed.
@@ -23,13 +23,17 @@ from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 ColumnsOf = Callable[[str], tuple[str, ...] | None]
-"""Columns of a table or view by its name as it is compared; None where they are not known."""
+"""A function that returns the columns of a table or view by its case-folded name; None if they are not known."""
 _NAME_THEM: Final = "write them out, or name them in its alias: AS t(a, b)"
 
 
 @dataclass(frozen=True, slots=True)
 class _QuerySource:
-    """A source of a SELECT. Only a table has ``parts``; ``unknown`` is the reason why the columns are not known."""
+    """A table, subquery or function that a SELECT reads.
+
+    :ivar parts: parts of a table's name; empty for others
+    :ivar unknown: the reason why the columns are not known
+    """
 
     alias: str
     node: exp.Expr
@@ -38,10 +42,10 @@ class _QuerySource:
     unknown: QueryError | None = None
 
     def prefix(self, parts: Parts) -> int:
-        """Return the number of leading parts of a column's name that are the name of this source."""
+        """Return how many leading parts of a column's name are the name of this source; 0 if it is another one's."""
         if len(parts) > 1 and parts[0] == self.alias:
             return 1
-        # A catalog's name may come before it, in the query as well as in the name.
+        # The catalog's name may be missing in the column's name or in the table's, so their common end is compared.
         for length in range(2, len(parts) if len(self.parts) > 1 and not self.node.alias else 0):
             both = min(length, len(self.parts))
             if parts[length - both : length] == self.parts[-both:]:
@@ -50,7 +54,7 @@ class _QuerySource:
 
 
 class _Item(NamedTuple):
-    """A column that a star expands to, with the alias of its source if the alias has to be written."""
+    """A column that a star expands to, with the alias of its source if it has to be qualified."""
 
     source: str | None
     name: Name
@@ -75,7 +79,7 @@ class _Scopes:
         references = [] if isinstance(scope.expression, exp.UDTF) else scope.references
         sources = []
         for alias, node in ((alias, node) for alias, node in references if alias in scope.sources):
-            # A pivot over what WITH names looks like a table.
+            # A pivot over a WITH query looks like a table.
             is_named = node.text("db") or node.name not in scope.cte_sources
             parts = table_parts(node) if isinstance(scope.sources[alias], exp.Table) and is_named else ()
             try:
@@ -94,7 +98,7 @@ class _Scopes:
         if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and aliases):
             return _renamed(self.outputs(source), aliases, alias)
         name = full_name(parts, self._namespace)
-        # At another snapshot it may have had other columns.
+        # With time travel, the table may have other columns.
         fixed = node.args.get("version") or node.args.get("when")
         names = self._columns_of(name) if name and not fixed else None
         if names is None and not aliases:
@@ -106,7 +110,7 @@ class _Scopes:
 
         :raises QueryError: a column has no name, or a star can't be expanded
         """
-        # A recursive query reads itself by a scope that knows nothing of its names.
+        # The scope by which a recursive WITH query reads itself lacks its aliases, so they come from the tree.
         holder = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else scope.expression.parent
         aliases = _column_aliases(holder) if scope.is_cte or scope.outer_columns else ()
         query, outputs = scope.expression, list[Name]()
@@ -178,7 +182,7 @@ def _place(node: exp.Expr) -> exp.Expr | None:
 
 
 def _names_of(projection: exp.Expr) -> list[Name]:
-    """Return the names of an expression of a SELECT; empty if Spark would generate one."""
+    """Return the column names of an item of a SELECT; empty if Spark would generate one."""
     if isinstance(projection, exp.Aliases):
         return [expression.this for expression in projection.expressions]
     name = projection.output_name if isinstance(projection, (exp.Alias, exp.Column, exp.Dot)) else ""
@@ -230,22 +234,22 @@ _NO_COLUMNS: Final = {
     *("year", "quarter", "month", "week", "day", "dayofyear", "hour", "minute", "second", "millisecond"),
     *("microsecond", "grouping__id", "all"),
 }
-"""Words that may stand where a column does, and be something else to Spark."""
+"""Words that look like columns, and may be functions, units or keywords to Spark."""
 _MANY: Final = (exp.Explode, exp.Inline, exp.Stack, exp.Anonymous)
-"""What may give several columns, which Spark names."""
+"""Expressions that may return several columns, which Spark names."""
 
 
 class _Reader:
-    """A reader that finds the source of each column that a query names."""
+    """The resolution of the column references of a query to their sources."""
 
     def __init__(self, scopes: _Scopes) -> None:
-        # By a table's id: the parts of its name, and the columns of it that are used; * for all.
+        # By the id() of a table's node: the parts of its name, and its columns that are used; * for all.
         self.used: dict[int, tuple[Parts, set[str]]] = {}
-        # By its place in the text: a column that nothing has, as written, and where it was looked for.
+        # By position in the text: a column that no source has, as written, and the sources that could have it.
         self.missing: dict[int, tuple[str, Sequence[_QuerySource]]] = {}
         self._sources = scopes.sources
         for read in (source for scope in scopes.all for source in scopes.sources(scope) if source.parts):
-            # Columns that are not named matter, too, where they make the groups of a pivot.
+            # A pivot groups by the columns that it does not name, and an alias t(a, b) needs all of them.
             whole = read.node.args.get("pivots") or read.node.alias_column_names
             self.used[id(read.node)] = read.parts, {"*"} if whole else set()
         for scope in scopes.all:
@@ -287,15 +291,15 @@ class _Reader:
     def _expect(
         self, words: Sequence[exp.Expr], at: int, sources: Sequence[_QuerySource], levels: Sequence[Scope]
     ) -> None:
-        """Note that none of the sources has the column which is the word there, if that is sure."""
+        """Record that the column ``words[at]`` is in none of the sources, if that is certain."""
         name, start = words[at].name, words[at].meta.get("start")
         if start is None or any(source.unknown or name in source.columns for source in sources):
             return
-        # Spark and Iceberg add columns that begin with an underscore, and name others by their expressions.
+        # Spark and Iceberg add metadata columns that begin with an underscore. Spark names columns by expressions.
         if isinstance(words[-1], exp.Star) or name.startswith("_") or "(" in name:
             return
         if at:
-            # What looks like an alias may be a struct.
+            # The word that looks like a table's alias may be a column of a struct type.
             is_other = any(words[0].name in source.columns for level in levels for source in self._sources(level))
         else:
             is_other = name in _NO_COLUMNS or any(_gives(level, name) for level in levels)
@@ -304,7 +308,7 @@ class _Reader:
 
 
 def _gives(scope: Scope, name: str) -> bool:
-    """Tell whether an item that a scope selects may have this name; the scope's other expressions can use that name."""
+    """Tell whether an item that a scope selects may have this name, by which other expressions there can use it."""
     selected = scope.expression.expressions if isinstance(scope.expression, exp.Select) else ()
     others = (projection for projection in selected if not isinstance(projection, exp.Column))
     return any(isinstance(projection, _MANY) or name in _names_of(projection) for projection in others)
@@ -328,9 +332,9 @@ class _Facts(NamedTuple):
     """The parts of each table's name, and its columns that are used there; ``*`` for all."""
     reads_tables_alone: bool
     has_stars: bool
-    """Or a NATURAL JOIN: its columns depend on those of its tables."""
+    """True also for a NATURAL JOIN: the query's columns depend on those of its tables."""
     outputs: tuple[str, ...] | None
-    """Its columns as written; None: they depend on those of its tables, or one has no name."""
+    """The query's columns as written; None: they depend on those of its tables, or one has no name."""
 
 
 @lru_cache(maxsize=65_536)
@@ -339,7 +343,7 @@ def _facts_of(query: str) -> _Facts:
     reader = _Reader(scopes)
     with suppress(QueryError):
         outputs = tuple(output.written for output in scopes.outputs(scopes.all[-1]))
-    # No table may be missed, also if no scope has it for a source.
+    # Add tables that no scope has for a source: a missed table would be a missed dependency.
     tree = scopes.all[-1].expression.root()
     own = {node.alias for node in tree.find_all(exp.CTE)}
     for node in tree.find_all(exp.Table, exp.Column):
@@ -359,7 +363,7 @@ def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterat
     facts = _facts_of(query)
     tables = ((columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables)
     has_all = [valid is None or used <= {*map(str.casefold, valid)} for valid, used in tables]
-    # What comes out of a pipe is not known to the parser. Parsing a query again is what costs.
+    # The parser does not know the columns that a pipe returns. To resolve all columns again is slow.
     if (facts.reads_tables_alone and all(has_all)) or "|>" in query:
         return
     for start, (word, sources) in sorted(_Reader(_Scopes(query, columns_of, namespace)).missing.items()):
@@ -373,7 +377,7 @@ def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterat
 def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
     """Return the tables and views that a query reads, sorted by name.
 
-    ``ops.runs.history`` counts as ``ops.runs`` if that is a ``known`` name.
+    A metadata table such as ``ops.runs.history`` counts as ``ops.runs`` if that is a ``known`` name.
 
     :raises QueryError: as :func:`parse_query`
     """
@@ -390,11 +394,11 @@ def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> t
 
 
 def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
-    """Return the objects that an object reads, by its query, its ``depends_on``, or as a sink.
+    """Return the objects that an object reads: those in its query and its ``depends_on``, or the source of a sink.
 
     A field that belongs to another kind is ignored.
 
-    :raises QueryError: as :func:`dependencies`; but a query that can't be parsed reads what ``depends_on`` names
+    :raises QueryError: as :func:`dependencies`; but a query that can't be parsed may have ``depends_on`` instead
     """
     if obj.sink is not None and obj.kind is Kind.SINK:
         columns = tuple(sorted(name.casefold() for name in obj.sink.columns)) or None
@@ -425,7 +429,7 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, orde
 
     ``NATURAL JOIN`` is refused, since it depends on columns that are not named.
 
-    :param order: names, as they are compared, in whose order the columns of an outermost star are written
+    :param order: case-folded names, in whose order the columns of an outermost star are written
     :raises QueryError: a star can't be expanded; its remedy says how to write the query instead
     """
     if not _facts_of(query).has_stars:
@@ -433,7 +437,7 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, orde
     scopes, edits = _Scopes(query, columns_of, namespace), []
     places = {name: place for place, name in enumerate(order)}
     for scope in scopes.all:
-        # What is inside of the query may be used by position.
+        # The columns of inner queries may be used by position, so they are not reordered.
         is_outermost = scope.expression.find_ancestor(exp.Select, exp.CTE) is None
         for node in scope.walk():
             if _is_natural(node):
@@ -492,7 +496,7 @@ def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
 
     @cache
     def columns_of(key: str) -> tuple[str, ...] | None:
-        # It is asked for once, or again by views in a circle, which have no columns; the rules report the circle.
+        # Popped, so that views that read each other in a cycle find no columns; the rules report the cycle.
         obj = by_key.pop(key, None)
         if obj is None or obj.columns or obj.kind not in QUERIED or obj.query is None:
             return tuple(column.name for column in obj.columns) or None if obj is not None else None
@@ -504,13 +508,13 @@ def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
 
 
 def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | None]) -> tuple[str, ...]:
-    """Return the sorted names, as they are compared, of the tables that are read directly or through views.
+    """Return the sorted, case-folded names of the tables that are read directly or through views.
 
     :param of_view: is called once for each name; it returns the names that the view of that name reads, or None if the
         name is not a view's
     """
     waiting, reads_of = list(reads), dict[str, Iterable[str] | None]()
-    # The list grows while it is read.
+    # The loop appends to the list that it iterates.
     for name in waiting:
         if name not in reads_of:
             reads_of[name] = of_view(name)

@@ -1,8 +1,8 @@
 """The refresh of materialized views: the query's rows replace all rows in one commit, if the inputs have new data.
 
-The summary of the commit, also of a deploy's, names the snapshots of all tables that the query reads. A refresh takes
+The summary of each commit, a deploy's included, names the snapshots of all tables that the query reads. A refresh takes
 no lease: of two refreshes or deploys that change the table at once, one commits and the other starts again. A table
-that a deploy has changed is refreshed once that deploy is finished: until then its query is in no registry.
+that a deploy has changed can be refreshed only after that deploy has finished: before, the registry has an older query.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _INPUTS: Final = "rfr.inputs"
-"""In a snapshot's summary: JSON, snapshot by name of each table that was read, null for one that never had a row."""
+"""Key in a snapshot's summary; its value is JSON: snapshot id by name of each table that was read, or null if none."""
 _TRIES: Final = 3
 
 
 def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], catalog: Catalog) -> dict[str, str]:
     """Return the summary properties that name the snapshots of the tables that the rows of a commit come from.
 
-    The result is empty if one of the tables is unknown. Call this before the tables are read: a commit to them in the
-    meantime then counts as not read.
+    The result is empty if one of the tables is unknown. Call this before the tables are read: then a commit to them in
+    the meantime counts as not read.
     """
     snapshots: dict[str, int | None] = {}
 
@@ -89,14 +89,14 @@ def refresh(
     sql: SparkSqlEngine,
     force: bool = False,
 ) -> tuple[Refreshed, ...]:
-    """Refresh materialized views as they are deployed, inputs before their readers.
+    """Refresh deployed materialized views, inputs before their readers.
 
-    Safe to repeat: after a crash nothing is changed, or all, and what was refreshed is unchanged.
+    This is safe to repeat after a crash: each view changes in one commit, and is skipped if it is up to date.
 
-    :param names: empty, the default, for all of the project
-    :param force: also where nothing came, for a query that says something else each time
+    :param names: names of views; empty: all of the project
+    :param force: refresh also without new data, for a query whose result changes by itself, e.g. with the date
     :raises ConfigurationError: a name is not that of a deployed materialized view; nothing was done
-    :raises StepError: one can't be refreshed, mostly because a deploy or others change it; those before it are done
+    :raises StepError: a view can't be refreshed, e.g. because others change it; the views before it are done
     :raises SchemaError: the query's columns or values don't fit the table
     :raises SparkJobError: Spark can't run the query
     """
@@ -105,14 +105,21 @@ def refresh(
 
 
 def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: ControlStore) -> dict[str, bool]:
-    """Return, by name, whether a materialized view's inputs have new data; without Spark. Errors: :func:`refresh`."""
+    """Return, by name, whether a materialized view's inputs have new data. This needs no Spark.
+
+    :raises ConfigurationError: a name is not that of a deployed materialized view
+    :raises StepError: a view is not as the registry has it
+    """
     deployed = _Deployed(project, catalog, store)
     return {view.obj.name: view.is_due for view in map(deployed.load, deployed.chosen(names))}
 
 
 class _Loaded(NamedTuple):
-    """A materialized view at one moment; ``summary`` is that of a commit whose rows are computed from now on. It is due
-    if something came since its rows were computed, or if that can't be told."""
+    """A materialized view as it was loaded.
+
+    :ivar summary: properties of the commit whose rows are computed from now on
+    :ivar is_due: the inputs have new data since the view's rows were computed, or this is not known
+    """
 
     obj: RecordedObject
     table: MigratedTable
@@ -132,6 +139,10 @@ class _Deployed(NamedTuple):
             return {obj.key: obj for obj in read_recorded(connection, self.project).objects}
 
     def chosen(self, names: Sequence[str]) -> list[str]:
+        """Return the case-folded names of these materialized views, or of all, inputs before their readers.
+
+        :raises ConfigurationError: a name is not that of a deployed materialized view
+        """
         objects = self._objects()
         valid = {key: obj.name for key, obj in objects.items() if obj.kind is Kind.MATERIALIZED_VIEW}
         wanted = {name.casefold(): name for name in names} or valid
@@ -158,7 +169,7 @@ class _Deployed(NamedTuple):
             raise StepError(obj.name, "refresh", "it does not carry our marker: no deploy made it", "plan a deploy")
         deploy = table.properties.get(DEPLOY)
         if deploy != obj.deploy_id:
-            # Its rows may be those of another query already, which an older one must not take away again.
+            # Its rows may be those of a newer query already, which the recorded query must not overwrite.
             remedy = "wait for the deploy; if it failed, deploy again"
             raise StepError(obj.name, "refresh", f"deploy {deploy} has changed it and is not finished", remedy)
         summary, noted = inputs_summary(obj, objects, self.catalog), table.last_summary().get(_INPUTS)
@@ -166,7 +177,10 @@ class _Deployed(NamedTuple):
 
 
 def _refresh(deployed: _Deployed, name: str, sql: SparkSqlEngine, force: bool) -> Refreshed:
-    """Refresh one; start again when another refresh, or a deploy, committed first."""
+    """Refresh one view; start again if another refresh, or a deploy, commits first.
+
+    :raises StepError: others committed first each time, or the view can't be loaded
+    """
     for _ in range(_TRIES):
         view = deployed.load(name)
         if not force and not view.is_due:
@@ -180,15 +194,17 @@ def _refresh(deployed: _Deployed, name: str, sql: SparkSqlEngine, force: bool) -
 
 
 def _compute(catalog: Catalog, view: _Loaded, sql: SparkSqlEngine) -> Refreshed:
-    """Compute the rows and commit them; nothing is changed if the table is no longer as it was loaded.
+    """Compute the rows and commit them, then delete files of dead refreshes, and expire snapshots.
 
-    Then delete files of dead refreshes, and expire snapshots: each refresh leaves a copy of all rows.
+    Snapshots are expired here, because each refresh leaves a copy of all rows.
+
+    :raises CommitConflictError: the table is no longer as it was loaded; nothing is changed
     """
     obj, table, change = view.obj, view.table, TableChange()
     target = table.coming(change, files_family(obj.uuid, f"refresh/{table.snapshot_id}"))
     files = sql.compute(query=str(obj.sql), table=obj.name, target=target)
     try:
-        # A snapshot in any case: it is what makes the other one's commit fail.
+        # A snapshot is made even without rows: it makes the commit of a concurrent refresh fail.
         snapshot = table.replace_rows(change, files, target, view.summary, always=True)
     except CommitConflictError:
         target.store.delete(file.location for file in files)
@@ -199,7 +215,7 @@ def _compute(catalog: Catalog, view: _Loaded, sql: SparkSqlEngine) -> Refreshed:
         target.collect(files)
         if is_ours(table.properties):
             expire_table(catalog, table.name)
-    except Exception as error:  # noqa: BLE001 - stores fail in their own ways, and their texts may name secrets
+    except Exception as error:  # noqa: BLE001 - each store fails in its own way, and its message may contain secrets
         reason = str(error) if isinstance(error, RfrError) else type(error).__name__
         log.warning("%s is refreshed, but could not be tidied up: %s", table.name, reason)
     return Refreshed(obj.name, "refreshed", rows, str(snapshot))

@@ -1,10 +1,10 @@
-"""Parsing one query or expression, its canonical text for comparisons, edits of its author's text, and casts.
+"""SQL texts: parsing, canonical texts for comparisons, edits that keep the rest of a text, and casts.
 
 The canonical text comes from sqlglot's tokenizer for Spark, not from its generator: nothing can be lost on the way,
 and the result hardly depends on sqlglot's version.
 
-Casts of nested types go by the names of fields. Spark's own CAST goes by position: it would move values between the
-fields of a struct, and nobody would notice.
+Casts of nested types match fields by name. Spark's own CAST matches them by position: it would silently move values
+between the fields of a struct.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SPARK: Final = Dialect.get_or_raise("spark")
 _KEYWORDS: Final = frozenset(word for keyword in _SPARK.tokenizer_class.KEYWORDS for word in keyword.upper().split())
 """Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
 _RULES: Final = 1
-"""Goes up when :func:`canonical_sql` writes anything differently."""
+"""Version of the rules of :func:`canonical_sql`, to be increased when it returns another text for any query."""
 CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
-"""Names the writer of a canonical text; texts of two writers are never compared."""
+"""Version of the parser and of the canonical texts. Texts of two versions are never compared."""
 _AS_WRITTEN: Final = {token_type for token_type in TokenType if token_type.name.endswith("STRING")} | {
     TokenType.IDENTIFIER
 }
@@ -41,11 +41,11 @@ _SELECT: Final = "SELECT "
 _ONE_SELECT: Final = "a view is one SELECT, which creates and changes nothing"
 
 Parts = tuple[str, ...]
-"""The parts of a name, as they are compared."""
+"""The case-folded parts of a name."""
 
 
 class Name(str):
-    """A name as Spark compares it; ``written`` is how its author wrote it."""
+    """A case-folded name, as Spark compares it; ``written`` is its author's spelling."""
 
     __slots__ = ("written",)
     written: str
@@ -57,21 +57,21 @@ class Name(str):
 
 
 def identifier(name: str) -> str:
-    """Return the name as it is written in a query: in backticks, unless it is a plain name and not a keyword."""
+    """Return the name as SQL: in backticks, unless it is a plain name and not a keyword."""
     if is_plain(name) and name.upper() not in _KEYWORDS:
         return name
     return "`" + name.replace("`", "``") + "`"
 
 
 def full_name(parts: Parts, namespace: str) -> str:
-    """Return the full name in the form in which objects' names are compared."""
+    """Return the case-folded name of a table, with the namespace if it has none."""
     whole = ".".join(map(quoted, parts))
     return f"{namespace.casefold()}.{whole}" if len(parts) == 1 and namespace else whole
 
 
 def spliced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """Return the text with replacements, each of which is a start, an end, and a text."""
-    # From the end, so that the places before an edit stay valid.
+    """Return the text after all edits; an edit is the start and the end of a part, and the part's new text."""
+    # The last edit first, so that the positions before it stay valid.
     for start, end, put in sorted(edits, reverse=True):
         text = text[:start] + put + text[end:]
     return text
@@ -99,10 +99,10 @@ def without_comments(query: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def canonical_sql(query: str) -> str:
-    """Return a text that is equal for queries that differ only in whitespace, comments, or the case of some words.
+    """Return the canonical text of a query. It is for comparing, never for executing.
 
-    These words are keywords and bare names. The text is for comparing, never for executing. A query that can't be
-    tokenized is compared unchanged, except for its whitespace.
+    Queries that differ only in whitespace, comments, or the case of keywords and unquoted names have the same text. A
+    query that can't be tokenized keeps its text, except for its whitespace.
     """
     try:
         tokens, text = _tokens(query), without_comments(query)
@@ -110,10 +110,10 @@ def canonical_sql(query: str) -> str:
         return " ".join(["?", *query.split()])
     words, before = list[str](), -1
     for token in tokens:
-        # A number with a suffix is several tokens in one place.
+        # sqlglot makes several tokens at one position of a number with a suffix, such as 1L.
         if token.start > before:
             word, before = text[token.start : token.end + 1], token.end
-            # Two types that end together are no shift, and how a hint is laid out makes no difference.
+            # The >> that ends two nested types has to equal > >, and the layout of a hint does not matter.
             is_cut = set(word) == {">"} or token.token_type is TokenType.HINT
             parts = re.findall(r"\w+|[^\w\s]", word.lower()) if is_cut else word.lower().split()
             words += [word] if token.token_type in _AS_WRITTEN else parts
@@ -122,10 +122,10 @@ def canonical_sql(query: str) -> str:
 
 @lru_cache(maxsize=128)
 def parse_query(query: str) -> exp.Query:
-    """Parse the query, with identifiers as Spark compares them. The result is shared: do not change it.
+    """Parse a single query; its identifiers become :class:`Name`. The result is shared: do not change it.
 
-    :raises QueryError: it is something else, or more than one, or has parameters
-    :raises UnreadableQueryError: it can't be parsed here, though Spark may be able to
+    :raises QueryError: the text is not a query, is more than one statement, or has parameters
+    :raises UnreadableQueryError: sqlglot can't parse it, though Spark may be able to
     """
     try:
         words = list(_tokens(query))
@@ -177,7 +177,7 @@ def _check_node(node: exp.Expr) -> None:
 
 
 def scopes_of(query: str) -> list[Scope]:
-    """Return the scopes of a query, inner ones first; the parsed query in them is shared."""
+    """Return sqlglot's scopes of a query, inner ones first; the parsed query in them is shared."""
     try:
         return traverse_scope(parse_query(query))
     except SqlglotError as error:
@@ -194,7 +194,12 @@ def table_parts(node: exp.Expr) -> Parts:
 
 
 class NamedTable(NamedTuple):
-    """A table where a query names it, as it is compared and as its author wrote it; aliased by a name of its own."""
+    """A reference to a table in a query.
+
+    :ivar name: case-folded and with a namespace
+    :ivar written: as its author wrote it
+    :ivar aliased: whether the query gives it an alias
+    """
 
     name: str
     written: str
@@ -205,7 +210,7 @@ class NamedTable(NamedTuple):
 def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], str | None]) -> str:
     """Replace tables in the query by the texts that ``replace`` returns; a table for which it returns None stays.
 
-    :raises QueryError: it can't be parsed
+    :raises QueryError: the query can't be parsed
     """
     edits = dict[tuple[int, int], str | None]()
     for table in (source for scope in scopes_of(query) for source in scope.sources.values()):
@@ -219,7 +224,7 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
 
 @lru_cache(maxsize=4096)
 def _columns_in(expression: str) -> Sequence[tuple[int, int, str]]:
-    """Return the positions at which an expression names a column, each with the name as it is compared.
+    """Return start, end and case-folded name of each column reference in an expression.
 
     For ``a.b`` the column is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
     """
@@ -235,7 +240,7 @@ def _columns_in(expression: str) -> Sequence[tuple[int, int, str]]:
 
 
 def columns_read(expression: str) -> tuple[str, ...]:
-    """Return the columns that an expression reads, as they are compared.
+    """Return the case-folded names of the columns that an expression reads.
 
     :raises QueryError: it is not a single expression over columns
     """
@@ -243,14 +248,20 @@ def columns_read(expression: str) -> tuple[str, ...]:
 
 
 def compose(expression: str, names: Mapping[str, str]) -> str:
-    """Replace the names of columns in the expression by others, which are given as they are written in SQL."""
+    """Replace columns in the expression.
+
+    :param names: SQL of the replacement by the name of the column
+    """
     texts = {name.casefold(): text for name, text in names.items()}
     places = _columns_in(expression)
     return spliced(expression, ((start, end, texts[name]) for start, end, name in places if name in texts))
 
 
 def casts_in(expression: str) -> list[tuple[Parts, str | None]]:
-    """Return the column or field, and the type, of each cast in an expression; without a type for a whole column."""
+    """Return the path and the target type of each cast of a column or field in an expression.
+
+    If the whole expression is one column or field, its path is added, with None for the type.
+    """
     tree = parse_query(f"{_SELECT}{expression}\nAS x")
     whole = tree.expressions[0].unalias().unnest()
     casts = [(cast.this.unnest(), cast.to.sql("spark")) for cast in tree.find_all(exp.Cast)]
@@ -261,12 +272,12 @@ def casts_in(expression: str) -> list[tuple[Parts, str | None]]:
 def cast(
     value: str, old: ColumnType, new: ColumnType, depth: int = 0, *, called: ColumnType | None = None
 ) -> str | None:
-    """Return SQL that makes a value of type ``new`` from one of type ``old``, field by field; None if none is obvious.
+    """Return SQL that converts a value from type ``old`` to type ``new``, field by field; None if none is obvious.
 
     A struct that is NULL stays NULL.
 
-    :param value: a column, or a field of one
-    :param depth: of functions around it, whose parameters have other names
+    :param value: SQL of a column, or of a field of one
+    :param depth: number of lambda functions around the value; it makes the names of their parameters unique
     :param called: ``old`` with its fields under their new names, if those differ
     """
     called = called or old
@@ -306,11 +317,11 @@ def _cast_struct(value: str, old: ColumnType, new: ColumnType, called: ColumnTyp
 
 
 def misplaced(expression: str, columns: Mapping[str, ColumnType], wanted: ColumnType) -> Iterator[str]:
-    """Yield the casts by position in an expression that would move values between fields.
+    """Yield a problem for each cast in an expression that would move values between fields of structs.
 
-    The structs of both types have other fields, or the same ones in another order.
+    Spark casts structs by position. So this happens if they have other fields, or the same ones in another order.
 
-    :param columns: the types of the columns that the expression reads, by their compared names
+    :param columns: the types of the columns that the expression reads, by case-folded name
     :param wanted: the type to which the result is cast
     """
     for path, text in casts_in(expression):

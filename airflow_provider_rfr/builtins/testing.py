@@ -1,8 +1,8 @@
 """Checks of your own objects across deploys: conditions that must hold after upgrades, crashes and repeated deploys.
 
-A check initializes, manipulates twice and validates; scenarios put deploys between these, and each ends with one more
-deploy of the newest version, which must have nothing to do, and one more validation. After Materialize's Platform
-Checks (``misc/python/materialize/checks``)::
+A check prepares data, changes it twice, and validates a condition. Scenarios run deploys in between. Each scenario ends
+with one more deploy of the newest version, which must have nothing to do, and one more validation. The design follows
+Materialize's Platform Checks (``misc/python/materialize/checks``)::
 
     from airflow_provider_rfr.builtins.testing import SCENARIOS, Check, World, run_scenario
 
@@ -51,7 +51,7 @@ class World:
 
     :param store_url: SQLAlchemy address of the control store
     :param engine: runs SQL; needed for views, rewrites and materialized views
-    :ivar manipulated: how many manipulations there were
+    :ivar manipulated: number of manipulations so far
     """
 
     def __init__(self, lake: LakeSettings, store_url: str, engine: SparkSqlEngine | None = None) -> None:
@@ -73,11 +73,11 @@ class World:
 
     def apply(self, plan: Plan, spec: CatalogSpec, store: ControlStore | None = None) -> Applied:
         where: dict[str, Any] = {"catalog": self.catalog, "store": store or self.store, "sql": self._engine}
-        # A deploy that died holds its lease for the two seconds.
+        # A deploy that died blocks the next one until its lease ends, so the lease is short.
         return apply(plan, spec=spec, actor="checks", lease_seconds=2.0, patience=60.0, **where)
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write rows, by the names of the columns as they are now."""
+        """Append rows to a table; their keys are present names of its columns."""
         append_rows(self.catalog, table, rows)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
@@ -100,18 +100,18 @@ class Check:
 
 
 def upgrade(world: World, spec: CatalogSpec, chance: random.Random) -> None:
-    """Deploy the version, as the functions below do in other ways."""
+    """Deploy the version without disturbance."""
     world.deploy(spec)
 
 
 class _Death(BaseException):
-    """The death of a process, which no error handling may survive."""
+    """The death of a process. It is no ``Exception``, so that no error handler of the deploy catches it."""
 
 
 def crash(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """Run a deploy that dies at one of its writes and writes nothing more, or just succeeds."""
     plan = world.plan(spec)
-    # Several threads write.
+    # Several threads write, and next() of an iterator is atomic.
     writes, dies_at = itertools.count(1), chance.randrange(1, 4 + 3 * len(plan.steps))
 
     def run(work: Callable[[Connection], _T], *, patience: float = 60.0) -> _T:
@@ -131,7 +131,7 @@ def look(world: World, spec: CatalogSpec, chance: random.Random) -> None:
 
 
 def back(world: World, spec: CatalogSpec, chance: random.Random) -> None:
-    """Deploy an older version, which is refused if a newer one is done or something that it did would be lost."""
+    """Deploy an older version; it may be refused, because a newer one was deployed or data would be lost."""
     with suppress(BlockedPlanError):
         world.deploy(spec)
 
@@ -160,7 +160,7 @@ def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
 
 
 def together(world: World, spec: CatalogSpec, chance: random.Random) -> None:
-    """Run two deploys of the version at once; one of them may find that the other was faster."""
+    """Run two deploys of the version at once; the slower one may find its plan stale."""
 
     def run(plan: Plan) -> None:
         with suppress(StalePlanError):
@@ -171,12 +171,16 @@ def together(world: World, spec: CatalogSpec, chance: random.Random) -> None:
 
 
 Deploys = tuple[tuple[Callable[[World, CatalogSpec, random.Random], None], int], ...]
-"""How a version is deployed, and how many versions before the newest it is."""
+"""Deploys in order: the function that runs one, and the version's distance from the newest version."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario that begins ``begins`` versions before the newest; deploys come between the two manipulations."""
+    """A sequence of deploys around the calls of checks.
+
+    :ivar begins: distance of the first deployed version from the newest version
+    :ivar between: deploys between the two manipulations
+    """
 
     name: str
     begins: int = 0
@@ -205,7 +209,7 @@ def run_scenario(
     """Play a scenario in an empty world, and deploy and validate once more.
 
     :param versions: the oldest first
-    :param seed: of where crashes happen
+    :param seed: seed of the random steps at which deploys crash
     :raises AssertionError: a check does not hold, or the last deploy had something to do
     """
     try:
@@ -230,7 +234,7 @@ def _play(
     for number, deploys in enumerate(((), scenario.between), 1):
         for deploy, left in deploys:
             deploy(world, newest_first[left], chance)
-            # One that died or was refused may leave the objects between two versions.
+            # A deploy that died or was refused may leave the objects between two versions.
             if deploy not in (crash, back) or exit_code(world.plan(newest_first[left])) == 0:
                 validate()
         world.manipulated = number

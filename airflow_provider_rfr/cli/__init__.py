@@ -32,7 +32,7 @@ def _file(name: str, help: str, *, metavar: str = "FILE", **more: Any) -> Arg:
 def _repeated(name: str, metavar: str, help: str, default: str = "none", **more: Any) -> Arg:
     """Return an option that may be repeated.
 
-    :param default: what holds without it; empty for an option that is required
+    :param default: the default, for the help; empty for a required option
     """
     ending = "; may be repeated" + (f" (default: {default})" if default else "")
     return Arg((name,), action="append", metavar=metavar, help=f"{help}{ending}", **more)
@@ -54,7 +54,7 @@ def _command(
     :param help: a sentence, without its full stop
     :param detail: more sentences, for the command's own help
     :param example: arguments after the command's name, for its help
-    :param module: of the function, where it is not named as the group
+    :param module: module of the function, if it is not named as the group
     :param last: arguments after those of the command
     """
     path = f"airflow_provider_rfr.cli.{module or group}.{function or name.replace('-', '_')}"
@@ -457,7 +457,7 @@ _DOCTOR = _command(
     "Check what refreshes and webhooks need: Java, Spark, versions, connections, catalog, control store, keys, hosts",
     Arg(
         ("--triggers",),
-        # Nothing is named by an empty text, as a variable that is not set gives it.
+        # An empty text, as an unset shell variable gives it, names no file.
         type=lambda text: text and Path(text),
         metavar="FILE",
         help="Triggers file whose keys and hosts are checked (default: RFR_TRIGGERS_FILE)",

@@ -27,7 +27,7 @@ def bundle(args: Namespace) -> None:
     if print_data({"folder": args.out, "submit": submit, "secrets": [asdict(secret) for secret in secrets]}, args):
         return
     say(f"{args.out} has {DOCUMENT}, {APPLICATION} and {PACKAGE}, without secrets")
-    # As it is: it is pasted.
+    # Printed unchanged, because users paste it.
     print(f"submit: {submit}")
     for secret in secrets:
         kind = "environment variable" if secret.kind == "env" else "file"

@@ -1,4 +1,4 @@
-"""Shared by the commands of ``airflow rfr``: errors as exit codes, and output for terminals and scripts."""
+"""Functions that the commands of ``airflow rfr`` share: errors as exit codes, and output for terminals and scripts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ _ANSWER_SECONDS: Final = 120.0
 _SEE_DOCTOR: Final = "airflow rfr doctor may say why"
 _CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
 _UNDECODED: Final = re.compile(r"[\ud800-\udfff]")
-"""What Python puts in the place of bytes that it can't decode."""
+"""Surrogates, by which Python represents bytes that it can't decode."""
 
 
 def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
-    """Make a command of a function.
+    """Wrap a function as a command.
 
-    It finds connections where Airflow's own commands do, and prints an error as a line and returns exit code 1.
+    The command finds connections where Airflow's own commands do. It prints an error without a traceback, and exits
+    with code 1.
     """
 
     @wraps(work)
@@ -49,11 +50,11 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
         try:
             from airflow_provider_rfr.connections.airflow.lookup import quiet_masking
 
-            # Names and errors of sources may have letters that this terminal does not know.
+            # Names and errors of sources may have letters that the terminal's encoding lacks.
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-            # It tells each time which library reads files, in the middle of what is drawn.
+            # PyIceberg logs which library reads files, which would break up the progress bar.
             logging.getLogger("pyiceberg").setLevel(logging.WARNING)
-            # Drivers wait for a server in code that no signal interrupts.
+            # Database drivers wait for a server in code that no signal interrupts.
             os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
             with quiet_masking(), _logs_apart(), _with_stored_connections():
                 _check_texts(args)
@@ -70,12 +71,12 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             print(plain(_sentence_of(error)), file=sys.stderr)
             code = 1
         except KeyboardInterrupt:
-            # What was looked at goes on.
+            # No message: only the command ends, and a refresh that it watched goes on.
             code = 130
         if code:
             from airflow.settings import dispose_orm
 
-            # It closes every session of the process, and fails at one in which a thread still waits for a database.
+            # This exit hook closes all sessions, and fails if a thread still waits for a database in one of them.
             atexit.unregister(dispose_orm)
             sys.exit(code)
 
@@ -84,17 +85,17 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
 
 def _sentence_of(error: DBAPIError | OSError) -> str:
     if isinstance(error, DBAPIError):
-        # The first line: the statement follows, with what it was given.
+        # Only the first line: the statement follows, with its parameters.
         reason = str(error.orig).partition("\n")[0]
         return f"the database failed: {reason}; {_SEE_DOCTOR}"
     if error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)} can't be read or written: {error.strerror}"
-    # The texts of clients may hold secrets.
+    # The messages of client libraries may hold secrets.
     return f"a file or a server failed ({type(error).__name__}); {_SEE_DOCTOR}"
 
 
 def _check_texts(args: Namespace) -> None:
-    """Refuse bytes that are not UTF-8, which no catalog and no database takes. Paths may have them."""
+    """Refuse arguments with bytes that are not UTF-8, which no catalog or database accepts. Paths may have them."""
     for name, value in vars(args).items():
         texts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
         if any(map(_UNDECODED.search, texts)):
@@ -106,14 +107,14 @@ def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container may run under a number that has no name.
+        # A container may run under a user id without a name.
         return f"user {os.getuid()}"
 
 
 def limit_of(args: Namespace) -> int:
-    """Return the number of ``--limit``.
+    """Return the value of ``--limit``.
 
-    :raises ConfigurationError: no list can be that long
+    :raises ConfigurationError: it is negative, or beyond the integers of a database
     """
     if not 0 <= args.limit < 2**63:
         raise ConfigurationError("--limit", f"{args.limit} is no number of rows", "give a number from 0 on")
@@ -121,9 +122,10 @@ def limit_of(args: Namespace) -> int:
 
 
 def lake_command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
-    """Make a command of a function that opens a lake.
+    """Wrap a function that opens a lake as a command.
 
-    PyArrow is imported before, without pandas: it would import it as well, in a second of CPU, and no command needs it.
+    PyArrow is imported first, while pandas can't be imported. PyArrow would import pandas as well, which costs a second
+    of CPU and which no command needs.
     """
 
     @command
@@ -161,15 +163,17 @@ def config_of(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         problem = f"can't be read: {error.strerror}"
     except (DocumentError, ValueError) as error:
-        # The message of the other parser would show what it could not read.
+        # Not the message of the JSON parser, which may quote the text.
         problem = f"is not {'YAML' if isinstance(error, DocumentError) else 'JSON'}"
     raise ConfigurationError("--config", f"{path} {problem}", "write the fields of the source's configuration")
 
 
 def answered(ask: Callable[[], _Found]) -> _Found:
-    """Return the answer of a catalog, while Ctrl-C works: drivers of databases wait in code that no signal interrupts.
+    """Call ``ask`` in a thread, and return its answer.
 
-    :raises CatalogError: there is no answer in two minutes
+    So Ctrl-C works: database drivers wait in code that no signal interrupts.
+
+    :raises CatalogError: there is no answer within two minutes
     """
     try:
         return within(_ANSWER_SECONDS, ask)
@@ -210,16 +214,16 @@ def _without_noise(logger: Any, method: str, event: MutableMapping[str, Any]) ->
 
 
 def _is_no_noise(record: logging.LogRecord) -> bool:
-    """Tell whether a record is not Airflow's traceback about extra fields that it can't read.
+    """Tell whether a log record is not Airflow's traceback about extra fields that it can't read.
 
-    A command refuses such fields with a sentence.
+    Commands report such fields in an error message of their own.
     """
     return not str(record.msg).startswith("Failed to deserialize extra")
 
 
 @contextmanager
 def _with_stored_connections() -> Iterator[None]:
-    """Mark this process as a server's, because only then Airflow looks for connections in its database."""
+    """Mark this process as a server, because only in servers Airflow looks for connections in its database."""
     from airflow_provider_rfr.connections.airflow.lookup import can_be_reached
 
     if _CONTEXT in os.environ or not can_be_reached():
@@ -240,34 +244,34 @@ def plain(text: str) -> str:
 def tell(error: RfrError, secrets: Sequence[str] = ()) -> None:
     """Print an error on standard error; it may have a line for each problem.
 
-    :param secrets: values that it may repeat, and that are not printed
+    :param secrets: values to mask, because the message may repeat them
     """
     print("\n".join(map(plain, redact(str(error), secrets).splitlines())), file=sys.stderr)
 
 
 def say(text: str) -> None:
-    """Print one line for people, also at once where it is read through a pipe."""
+    """Print one line for people, and flush it, so that a pipe gets it at once."""
     print(plain(text), flush=True)
 
 
 def write_text(text: str) -> None:
-    """Write a text for a program to standard output as it is, in UTF-8, whatever letters the terminal knows."""
+    """Write a text for a program to standard output as it is, in UTF-8, whatever the terminal's encoding."""
     sys.stdout.buffer.write(well_formed(text).encode())
 
 
 def print_value(value: Any, args: Namespace, empty: str = "") -> None:
-    """Print lists and mappings: as JSON or YAML where ``--output`` asks for that, else a line each.
+    """Print a list or a mapping: as JSON or YAML if ``--output`` asks for that, else a line for each entry.
 
-    :param empty: what is said where there is nothing
+    :param empty: text to print for an empty value
     """
     if not print_data(value, args):
         print("\n".join(_lines_of(value)) or empty)
 
 
 def print_columns(rows: Sequence[Mapping[str, Any]], empty: str) -> None:
-    """Print rows below each other, under the names of their columns; columns that are empty are left out.
+    """Print rows as a table with a header line; empty columns are left out.
 
-    :param empty: what is said where there are no rows
+    :param empty: text to print if there are no rows
     """
     every = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
     names = [name for name in every if any(row.get(name) not in (None, "") for row in rows)]
@@ -312,5 +316,5 @@ def _lines_of(value: Any) -> Iterator[str]:
 
 
 def moment(milliseconds: int | None) -> str | None:
-    """Return a time of the control store as text."""
+    """Return a time of the control store, in milliseconds, as text in ISO format."""
     return None if milliseconds is None else instant(milliseconds).isoformat(timespec="seconds")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @command
 def alter(args: Namespace) -> int:
-    """Carry out a statement; 1 if something that uses the connection could not be restarted."""
+    """Execute a statement; exit code 1 if a dependent of the connection could not be restarted."""
     from airflow_provider_rfr.connections import parse_statement
     from airflow_provider_rfr.operators.connections import settings_with
 
@@ -40,7 +40,7 @@ def alter(args: Namespace) -> int:
             file = args.parameters
             parameters = json.loads(sys.stdin.read() if file == Path("-") else file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            # The parser's message would show what it could not read.
+            # Not the parser's message, which may quote the secrets.
             problem = f"can't be read: {type(error).__name__}"
             raise ConfigurationError("--parameters", problem, "name a JSON file") from None
     if not isinstance(parameters, dict):
@@ -71,7 +71,7 @@ def dependents(args: Namespace) -> None:
 
 @command
 def history(args: Namespace) -> None:
-    """Print the audit, the newest alteration first."""
+    """Print the alterations, the newest first."""
     rows = _hook(args).history(args.connection, limit_of(args))
     if print_data([asdict(row) for row in rows], args):
         return

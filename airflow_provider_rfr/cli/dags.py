@@ -1,4 +1,4 @@
-"""DAGs that commands take arguments from, parsed as Airflow parses them."""
+"""Search for the DAGs whose tasks commands inspect, parsed as Airflow parses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MODULES: Final = "airflow_provider_rfr."
 def find_dag(dag_id: str) -> DAG:
     """Parse Airflow's DAG bundles until one has the DAG.
 
-    :raises ConfigurationError: none has it; with the import errors of files that name it, or the nearest id
+    :raises ConfigurationError: no bundle has it; has the import errors of files that name it, or the nearest id
     """
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 
@@ -32,9 +32,9 @@ def find_dag(dag_id: str) -> DAG:
     ids: list[str] = []
     problems: list[Problem] = []
     broken = 0
-    # It logs a traceback for each file that can't be imported, also where that is another DAG's.
+    # Airflow logs a traceback for each file that can't be imported, also for files of other DAGs.
     logging.getLogger("airflow.dag_processing").setLevel(logging.CRITICAL)
-    # Files may print, and scripts read what the command prints.
+    # DAG files may print, and scripts read the command's standard output.
     with redirect_stdout(sys.stderr):
         for bundle in DagBundlesManager().get_all_dag_bundles():  # type: ignore[no-untyped-call]
             bundle.initialize()
@@ -54,7 +54,7 @@ def find_dag(dag_id: str) -> DAG:
 
 
 def _import_errors(bag: BundleDagBag, folder: Path, dag_id: str) -> Iterator[Problem]:
-    """Yield the last line of the error of each file that names the DAG."""
+    """Yield a problem for each file that names the DAG and can't be imported, with the last line of its error."""
     whole_id = re.compile(rf"(?<![\w.-]){re.escape(dag_id)}(?![\w.-])")
     for name, error in bag.import_errors.items():
         file = folder / name
@@ -74,7 +74,7 @@ def tasks_of_package(dag: DAG) -> Iterator[Any]:
 
 
 def is_mapped(task: Any) -> bool:
-    """Return True if the task's arguments exist only in a run."""
+    """Tell whether the task is mapped, so that its arguments exist only in a run."""
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     return isinstance(task, MappedOperator)

@@ -1,8 +1,8 @@
 """``airflow rfr doctor``: check that this machine and Airflow's connections meet the needs of refreshes and webhooks.
 
-Each check does what the product does first, by the same code: it reads the connection, lists the catalog, writes one
-small object below the warehouse and deletes it, opens the control store, connects to the hosts of webhooks. With
-``--dag`` it tries the connections of one DAG's tasks, and reads the first page of each of their streams.
+The checks take the first steps of a refresh or a delivery, by the same code: read the connection, list the catalog,
+write one small object below the warehouse and delete it, open the control store, connect to the hosts of webhooks. With
+``--dag`` they try the connections of one DAG's tasks, and read the first page of each of their streams.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _STORE_SECONDS: Final = 20.0
 _MASTER: Final = re.compile(
     r"yarn|local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|(spark|k8s)://[^:/]+.*"
 )
-"""What Spark takes for a master."""
+"""Masters that Spark accepts."""
 _PASTED: Final = re.compile(r"\brun: |\bwrite |\badd the line |pip install |did you mean |allowed: ")
-"""What a remedy has that can be pasted: a command, or a value to write."""
+"""Signs that a remedy already holds something to paste: a command, or a value to write."""
 _REPLACED_BY_DAG: Final = ("Spark", "catalog", "warehouse", "connection")
-"""Checks of connections that the tasks of a DAG name themselves."""
+"""Checks of default connections, which ``--dag`` leaves out because the DAG's tasks name their own."""
 _CHECKS_OF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "conn_id": ("Spark",),
     "lake_conn_id": ("catalog", "warehouse"),
@@ -78,7 +78,7 @@ _EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "spark": {"host": "local[*]"},
     "rfr_lake": {"host": "sqlite:////data/catalog.db", "extra": {"warehouse": "file:///data/warehouse"}},
 }
-"""Fields of connections by their types, for remedies; all other types are of HTTP."""
+"""Example fields by type of connection, for remedies; all other types are for HTTP."""
 _NO_HOST: Final = "its address has a host or a port that no machine can have"
 _HOST_REMEDY: Final = (
     "write the trigger's address, e.g. url: https://hooks.example.com/orders, or let this machine reach it"
@@ -90,7 +90,7 @@ class CheckResult:
     """The result of a check of this machine or of a connection.
 
     :ivar outcome: ``ok``, ``missing``, or ``skipped`` where there is nothing to check
-    :ivar remedy: a command to run, or a value to write; of what is missing alone
+    :ivar remedy: a command to run, or a value to write; empty unless the outcome is ``missing``
     """
 
     check: str
@@ -105,7 +105,7 @@ _CHECKS: Final[dict[str, tuple[_Check, _Remedy]]] = {}
 
 
 def _check(name: str, remedy: str | _Remedy) -> Callable[[_Check], _Check]:
-    """Add a check under its name, with the remedy of results that have none of their own."""
+    """Register a check under its name, with the remedy of results that have none of their own."""
     of_args = (lambda args: remedy) if isinstance(remedy, str) else remedy
 
     def add(check: _Check) -> _Check:
@@ -117,9 +117,9 @@ def _check(name: str, remedy: str | _Remedy) -> Callable[[_Check], _Check]:
 
 @command
 def doctor(args: Namespace) -> int:
-    """Print the result of each check; 1 if anything is missing.
+    """Print the result of each check; exit code 1 if anything is missing.
 
-    With ``--dag``, the connections of its tasks replace the usual ones.
+    With ``--dag``, the connections of the DAG's tasks replace the default ones.
     """
     is_usual = args.dag is None
     checks = {name: check for name, check in _CHECKS.items() if is_usual or name not in _REPLACED_BY_DAG}
@@ -156,7 +156,7 @@ def _checked(name: str, remedy: str, findings: Iterator[CheckResult]) -> Iterato
 
 
 def _pasted(own: str, remedy: str) -> str:
-    """Return an error's own remedy, with a check's one where it has neither a command nor a value."""
+    """Return an error's own remedy, followed by the check's if the former has neither a command nor a value."""
     return own if _PASTED.search(own) else "; ".join(filter(None, (own, remedy)))
 
 
@@ -182,9 +182,9 @@ def _versions(name: str, args: Namespace) -> Iterator[CheckResult]:
     wrong = {}
     for requirement in needed:
         if requirement.name.startswith("pyspark"):
-            continue  # a check of its own, because one package's remedy breaks the other
+            continue  # has a check of its own, because the remedy for one of its packages would break the other
         marker = requirement.marker
-        # What an extra needs may be missing; what is there has to fit.
+        # Packages that only an extra requires may be missing, but if installed they have to fit.
         asked = marker is None or marker.evaluate({"extra": ""})
         if marker is not None and not asked and marker.evaluate({"extra": "dev"}):
             continue  # exact versions for the tests of this package; users may have others
@@ -192,7 +192,7 @@ def _versions(name: str, args: Namespace) -> Iterator[CheckResult]:
         is_wrong = version is not None and not requirement.specifier.contains(version, prereleases=True)
         if is_wrong or (version is None and asked):
             problem = f"{requirement.name} is {version or 'not there'}"
-            # By name: several extras may ask for it.
+            # By name, because several extras may require the same package.
             wrong[requirement.name] = CheckResult(
                 name, _MISSING, problem, f"run: pip install '{requirement.name}{requirement.specifier}'"
             )
@@ -207,7 +207,7 @@ def _versions(name: str, args: Namespace) -> Iterator[CheckResult]:
 def _requirements() -> list[Requirement]:
     """Return the requirements of this package and its extras; empty if it is not installed.
 
-    Without the extras for one Spark each, which contradict each other: ``pyspark`` has the range of all.
+    Left out are the extras for one version of Spark, which contradict each other: ``pyspark`` has the range of all.
     """
     from packaging.requirements import Requirement
 
@@ -249,7 +249,7 @@ def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
     refuse_spark_connect(connection)
     require_type(connection, "spark")
     spark_environment(str(extras_of(connection).get("spark-binary", "spark-submit")), os.environ)
-    # As the hook of Spark's provider makes it: only a host and a port mean a standalone master.
+    # The master as the hook of Spark's provider builds it: a port without a scheme means a standalone master.
     host = connection.host or ""
     scheme = "" if host and ("://" in host or not connection.port) else "spark://"
     master = f"{scheme}{host}" + (f":{connection.port}" if connection.port else "")
@@ -346,7 +346,7 @@ def _connections(name: str, args: Namespace) -> Iterator[CheckResult]:
     if not others:
         yield CheckResult(name, _SKIPPED, f"no other connection has type {', '.join(kinds)}")
     hooks = [kinds[kind](conn_id) for conn_id, kind in others]
-    # A thread begins with an empty context, in which Airflow's warnings of short secrets are not quiet.
+    # A new thread has an empty context, in which Airflow's warnings about short secrets are not silenced.
     tried = in_threads(lambda item: item[0].run(_tried, item[1]), [(copy_context(), hook) for hook in hooks])
     for (conn_id, kind), trial in zip(others, tried, strict=True):
         yield _of_trial(conn_id, kind, trial)
@@ -362,7 +362,7 @@ def _of_trial(conn_id: str, kind: str, trial: tuple[bool | None, str]) -> CheckR
 
 
 def _remedy_of_connection(conn_id: str, kind: str, problem: str = "") -> str:
-    """Return the command that corrects the connection, where it is stored."""
+    """Return the command that corrects the connection in the place where it is stored."""
     from airflow_provider_rfr.connections.airflow.lookup import CONNECTION_VARIABLE
 
     variable = f"{CONNECTION_VARIABLE}{conn_id.upper()}"
@@ -378,7 +378,7 @@ def _remedy_of_connection(conn_id: str, kind: str, problem: str = "") -> str:
 
 
 def _tried(hook: ApiHook | HttpHook | LakeHook) -> tuple[bool | None, str]:
-    """Return whether the connection works, None if only a source can tell, and why; an error is a failed test."""
+    """Test a connection; return success, or None if only a source can tell, and a message. An error is a failure."""
     from airflow_provider_rfr.hooks.api import ApiHook
 
     try:
@@ -399,7 +399,7 @@ def _control_store(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.store.engine import address_of
 
     hook = ControlStoreHook(args.control_store_conn_id)
-    # Its query may hold a password as well.
+    # The query of the URL may hold a password as well.
     shown = hook.url.set(query={}).render_as_string(hide_password=True)
     try:
         if hook.is_there():
@@ -410,7 +410,7 @@ def _control_store(name: str, args: Namespace) -> Iterator[CheckResult]:
         TemporaryFile(dir=Path(hook.url.database or "").parent).close()
         yield CheckResult(name, _OK, f"{shown} is made when it is used first")
     except (TimeoutError, DBAPIError) as error:
-        # The first line: the statement follows. A password is never in it.
+        # Only the first line, which never holds a password: the statement follows.
         reason = str(getattr(error, "orig", error)).partition("\n")[0]
         yield CheckResult(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
     except OSError as error:
@@ -483,7 +483,7 @@ def _webhook_hosts(name: str, args: Namespace) -> Iterator[CheckResult]:
 
 
 def _host_of_webhook(name: str, endpoint: Endpoint) -> CheckResult:
-    """Connect as a delivery does, with the same refusals, and close."""
+    """Connect to the host as a delivery does, with the same refused addresses, and close the connection."""
     from airflow_provider_rfr.hooks.api import http_settings
     from airflow_provider_rfr.hooks.webhooks import configured_hosts
     from airflow_provider_rfr.http.sockets import AddressRefused, Deadline, attempt_of_this_thread, connect
@@ -530,7 +530,7 @@ def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
         if isinstance(task, ResumableFullRefreshOperator):
             pages += _checked(check, _remedy_of_page(task), _first_pages(check, task))
             if any(page.outcome == _OK for page in pages):
-                # The stream sends the key as its API wants it, which the connection's own test can't know.
+                # The page proves the connection. Its own test can't, since only the stream knows how to send the key.
                 tried.add(("api_conn_id", task.api_conn_id))
         for field in _CONNECTIONS:
             conn_id = getattr(task, field, None)
@@ -543,9 +543,9 @@ def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
 
 
 def _connection_of_task(field: str, conn_id: str) -> Iterator[CheckResult]:
-    """Try a connection by the check of the usual one, or by its test button.
+    """Try a connection of a task by the check of the default one, or as its test button does.
 
-    :param field: the argument that names it
+    :param field: the operator's argument that names the connection
     """
     from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
 
@@ -582,12 +582,12 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Chec
     for stream in stream_names(task.streams):
         check = f"{name}, stream {stream}"
         for result in _checked(check, _remedy_of_page(task, stream), _first_page(check, source, stream, task)):
-            # What a source raises may repeat what it was sent.
+            # Errors of a source may repeat the secrets that it was given.
             yield replace(result, detail=redact(result.detail, secrets), remedy=redact(result.remedy, secrets))
 
 
 def _remedy_of_page(task: ResumableFullRefreshOperator, stream: str = "") -> str:
-    """Return the command that reads the page again, if the source is a file, else the one of the connection."""
+    """Return the command that reads the page again if the source is a file, else the remedy of the connection."""
     written = task.source if isinstance(task.source, Mapping) else {}
     file = written.get("file") or written.get("manifest")
     if isinstance(file, (str, Path)):

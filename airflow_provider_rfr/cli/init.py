@@ -82,7 +82,7 @@ def _of_manifest(manifest: Path, folder: Path) -> _Scaffold:
 
     written = whole_manifest({"manifest": manifest})["manifest"]
     config = stand_ins(specification(written))
-    # All of them: with the user's own values more can be read than with made-up ones.
+    # All streams, readable or not: with the user's own values more can be read than with made-up ones.
     streams = [report.name for report in check_manifest({"manifest": written, "config": config})]
     name = _name_of(manifest)
     copy = f"{name}{manifest.suffix}"
@@ -166,7 +166,7 @@ def _word(path: Path) -> str:
 def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
     """Write the files; none of them if one exists already.
 
-    :raises ConfigurationError: with every file that exists, or for a folder that can't be written
+    :raises ConfigurationError: files exist already, all of which are named, or the folder can't be written
     """
     paths = [folder / name for name in files]
     remedy = "name another folder, or move the file away"
@@ -177,7 +177,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, files.values(), strict=True):
-            # For its owner alone where secrets are going to be written.
+            # Users write secrets into this file, so only its owner may read it.
             mode = 0o600 if path.name == _CONNECTIONS else 0o666
             with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
                 file.write(text)

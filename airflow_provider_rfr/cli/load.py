@@ -1,6 +1,6 @@
 """``airflow rfr load``: run a refresh or a sync that a file describes, on the Spark of this machine.
 
-The file has the operator's arguments, and becomes the operator's document, which the same application runs.
+The file has the operator's arguments. They become the same document as an operator's, and the same application runs it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _arguments(document: Any, file: Path) -> dict[str, Any]:
-    """Return the arguments that the file holds; its relative paths lead from the file's folder.
+    """Return the arguments that the file holds; relative paths in it begin at the file's folder.
 
     :raises ConfigurationError: a key is unknown or missing; with every such mistake
     """
@@ -160,7 +160,7 @@ def _run(config: Path, source: Mapping[str, Any]) -> int:
 
 @contextmanager
 def _signals_to(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Let the application end after its round, as it does by itself, when this process is asked to end."""
+    """Forward SIGINT and SIGTERM to the application, which then commits its round and ends."""
 
     def send(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)

@@ -30,7 +30,7 @@ _POLICIES: Final = ("break_views", "drift", "accept_data_loss", "adopt", "keep_d
 
 @lake_command
 def plan(args: Namespace) -> int:
-    """Print the plan of a deploy. Exit code 0: nothing to do, 2: something to do, 1: it is stopped, or an error.
+    """Print the plan of a deploy. Exit code 0: nothing to do, 2: something to do, 1: it is blocked, or an error.
 
     With ``--check``, print the ``was`` and ``removed`` declarations that may be deleted; exit code 1 if there is any.
     """
@@ -68,7 +68,7 @@ def refresh(args: Namespace) -> None:
         remedy = "give names or --all, not both" if args.all else "give names, or --all"
         raise ConfigurationError("name", "say which materialized views to refresh", remedy)
     hook = _hook(args)
-    # Spark is started by the first query, so not where nothing came.
+    # The first query starts Spark, so Spark does not start if no input has new data.
     with closing(_engine(hook, args)) as sql:
         done = hook.refresh_views(args.names, sql=sql, force=args.force)
         print_value([asdict(outcome) for outcome in done], args, "no materialized view is deployed")
@@ -140,7 +140,7 @@ def drift(args: Namespace) -> int:
 
 @lake_command
 def adopt(args: Namespace) -> None:
-    """Manage existing tables and views, if they are as declared; neither they nor other objects are changed."""
+    """Adopt existing tables and views that are as declared; neither they nor other objects are changed."""
     hook = _hook(args)
     planned = hook.plan(_policies(args, adopt=args.names))
     adopted = {step.name.casefold() for step in planned.steps if step.how.value == "adopt"}
@@ -182,7 +182,7 @@ def force_unlock(args: Namespace) -> None:
 
 @command
 def release_sink(args: Namespace) -> None:
-    """Decide about a sink that is held."""
+    """Release a sink that is on hold, with a choice how it continues."""
     from airflow_provider_rfr.sinks.run import release_sink as release
 
     hook = _hook(args)
@@ -257,7 +257,7 @@ def _policies(args: Namespace, **more: Any) -> Any:
 
 
 def _pairs(option: str, texts: Sequence[str] | None, remedy: str) -> dict[str, str]:
-    """Return the values by name of an option that may be repeated."""
+    """Parse the values of a repeated option, each ``NAME=VALUE``."""
     if wrong := [text for text in texts or () if "=" not in text]:
         raise ConfigurationError(option, f"{wrong[0]!r} has no value", remedy)
     return {name: value for name, _, value in (text.partition("=") for text in texts or ())}
@@ -268,7 +268,7 @@ def _apply(hook: BuiltinsHook, planned: Plan, args: Namespace) -> None:
     if args.output not in ("json", "yaml"):
         _show(planned, args)
     actor = f"{user_name()}, airflow rfr objects"
-    # Spark is started by the first statement, and most plans have none.
+    # The first statement starts Spark, and most plans have none.
     with closing(_engine(hook, args)) as sql:
         done = hook.apply(planned, sql=sql, actor=actor, replan=getattr(args, "plan", None) is None)
     steps = [{"seq": step.seq, "name": step.name, "how": step.how.value} for step in done.steps]

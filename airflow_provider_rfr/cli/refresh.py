@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 2.0
 _MOST_UNREADABLE: Final = 5
-"""Looks in a row that a catalog may miss before ``watch`` gives up."""
+"""Consecutive failed reads of the ledger that ``watch`` tolerates."""
 _NAMED_PARTS: Final = 5
 _LONGEST_KEY: Final = 60
 _OF_PAGES: Final = ("unfinished", "slowest", "skipped", "missing", "files", "files_read")
@@ -50,7 +50,7 @@ _OF_PAGES: Final = ("unfinished", "slowest", "skipped", "missing", "files", "fil
 
 @lake_command
 def list_refreshes(args: Namespace) -> None:
-    """Show the newest refresh of each table, those that need a person first."""
+    """Show the newest refresh of each table, those that need attention first."""
     from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.refresh.inspection import statuses
 
@@ -70,7 +70,7 @@ def list_refreshes(args: Namespace) -> None:
 
 @lake_command
 def show(args: Namespace) -> int:
-    """Show the facts of the refresh's page, in its order; 1 if the ledger, or its pages, can't be read."""
+    """Show the facts of the refresh's page in Airflow; exit code 1 if the ledger, or its page rows, can't be read."""
     from airflow_provider_rfr.hooks.lake import shows_rows
     from airflow_provider_rfr.refresh.inspection import read_details, read_target
 
@@ -106,7 +106,7 @@ def _show_all(
     sync: SyncFacts | None,
     sample: TableSample | None,
 ) -> None:
-    """Print the facts of the page, in its order, under its terms."""
+    """Print the facts in the order and with the terms of the page in Airflow."""
     say(f"{_name(status)}: {status.state.value}")
     say(status.sentence)
     header = status.header
@@ -266,7 +266,7 @@ def _show_part(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _when(at: datetime) -> str:
-    """Return a time, and how far away that is."""
+    """Return a time in UTC, with its distance from now."""
     from airflow_provider_rfr.refresh.state import duration_in_words
 
     age = (datetime.now(timezone.utc) - at).total_seconds()
@@ -279,7 +279,7 @@ def _run_of(header: LedgerHeader | PastGeneration | PastAttempt) -> str:
 
 
 def _attempts(status: TableStatus) -> list[dict[str, Any]]:
-    """Return the rows of the page's table of attempts; in the place of a link, run and try whose log it leads to."""
+    """Return the attempts as rows, like the page in Airflow; in place of the link to a log, its run and its try."""
     from airflow_provider_rfr.refresh.state import duration_in_words
     from airflow_provider_rfr.streams.repeats import in_words
 
@@ -299,7 +299,7 @@ def _attempts(status: TableStatus) -> list[dict[str, Any]]:
 
 
 def _generations(status: TableStatus) -> list[dict[str, Any]]:
-    """Return the rows of the page's table of generations."""
+    """Return the generations as rows, like the page in Airflow."""
     from airflow_provider_rfr.refresh.state import duration_in_words
 
     return [
@@ -323,7 +323,7 @@ def _generations(status: TableStatus) -> list[dict[str, Any]]:
 
 @lake_command
 def history(args: Namespace) -> int:
-    """Show the table's generations, the newest first; 1 if the ledger can't be read."""
+    """Show the table's generations, the newest first; exit code 1 if the ledger can't be read."""
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])
     rows = [{**generation.to_json(), "seconds": round(generation.seconds, 1)} for generation in status.history]
@@ -335,9 +335,9 @@ def history(args: Namespace) -> int:
 
 @lake_command
 def watch(args: Namespace) -> int:
-    """Follow a refresh until it is over; 1 if it ended in any other way than published.
+    """Follow a refresh until it is over; exit code 1 unless it is published.
 
-    It is not over while its ledger gives signs of life, or while Airflow will try its task again.
+    It is not over while its ledger shows a working attempt, or while Airflow will retry its task.
     """
     catalog = lake_of(args)
     status = _status(catalog, args)
@@ -371,7 +371,7 @@ def drop(args: Namespace) -> None:
     try:
         ledger = answered(lambda: LedgerTable.load(catalog, status.table, part_of(args.replace_where)))
     except (FileNotFoundError, ValueError, KeyError):
-        # A store that is away for a moment raises other errors.
+        # The metadata is lost. A store that does not answer for a moment raises other errors.
         files = ", but not its files, because its metadata is lost"
         answered(lambda: catalog.drop_table(status.ledger))
     else:
@@ -383,14 +383,14 @@ def drop(args: Namespace) -> None:
 
 @contextmanager
 def _display(args: Namespace) -> Iterator[Callable[[TableStatus], None]]:
-    """Give a function that shows the present status: for scripts nothing, in a terminal a bar, else lines."""
+    """Yield a function that shows a status: a progress bar in a terminal, nothing for scripts, else lines."""
     from airflow_provider_rfr.refresh.follow import can_draw, drawn_bar
     from airflow_provider_rfr.refresh.state import Progress
 
     progressed_at: datetime | None = None
 
     def say_line(status: TableStatus) -> None:
-        """Say a line for each commit that brought pages."""
+        """Print a line if a commit with pages was made since the last one."""
         nonlocal progressed_at
         if status.header is not None and status.header.progressed_at != progressed_at:
             progressed_at = status.header.progressed_at
@@ -406,9 +406,9 @@ def _display(args: Namespace) -> Iterator[Callable[[TableStatus], None]]:
 
 
 def _status(catalog: Catalog, args: Namespace) -> TableStatus:
-    """Return the refresh of the table that is named, or of its part.
+    """Return the refresh of the table, or of its part, that the arguments name.
 
-    :raises ConfigurationError: there is none
+    :raises ConfigurationError: there is no such refresh
     """
     from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.refresh.inspection import status_of, statuses
@@ -437,12 +437,12 @@ def _with_tasks(catalog: Catalog, from_ledgers: Sequence[TableStatus]) -> Sequen
     def corrected() -> Sequence[TableStatus]:
         return sorted(with_tasks(from_ledgers, lambda status: read_again(catalog, status)), key=by_urgency)
 
-    # The ledgers are enough, but later: a killed attempt counts as working until its ledger is silent.
+    # The ledgers alone are right, too, but later: a killed attempt counts as working until its heartbeats are overdue.
     return _from_airflow(corrected, otherwise=from_ledgers)
 
 
 def _is_retried(status: TableStatus) -> bool:
-    """Tell whether Airflow's database says that the task of an ended attempt goes on."""
+    """Tell whether, by Airflow's database, the task of an ended attempt runs or will be retried."""
     from airflow_provider_rfr.hooks.tasks import is_retried
 
     may_go_on = status.state.value not in ("published", "unreadable")
@@ -474,7 +474,7 @@ def _name(status: TableStatus) -> str:
 
 
 def _row(status: TableStatus) -> dict[str, str]:
-    """Return the most important values of a refresh, for a table."""
+    """Return the most important values of a refresh, as a row of the list."""
     from airflow_provider_rfr.refresh.state import Progress, duration_in_words, rate_in_words
 
     row = {"table": _name(status), "state": status.state.value}
@@ -515,7 +515,7 @@ def expire(args: Namespace) -> int:
 
 
 def _expired(catalog: Catalog, name: str, args: Namespace) -> list[dict[str, Any]]:
-    """Expire a table, and return its row; none for a table that is not named and expires by itself.
+    """Expire a table's snapshots, and return one row; none for a ledger, unless it is named.
 
     :raises ConfigurationError: there is no such table, or no such holder
     """
@@ -526,7 +526,7 @@ def _expired(catalog: Catalog, name: str, args: Namespace) -> list[dict[str, Any
     table = load_table(catalog, name)
     if table is None:
         raise ConfigurationError("table", f"there is no table {name}")
-    # A table that is named is meant; among all tables are ledgers, which expire by themselves.
+    # A named table is always expired. The list of all tables includes ledgers, which expire by themselves.
     if not args.tables and not is_ours(table.properties):
         return []
     if args.release and not args.dry_run:
@@ -543,7 +543,9 @@ def _expired(catalog: Catalog, name: str, args: Namespace) -> list[dict[str, Any
 
 
 def _of_each(names: Sequence[str], work: Callable[[str], list[T]]) -> tuple[list[T], bool]:
-    """Return the work's results of all tables, and whether it failed for one, which is said and holds up no other.
+    """Call ``work`` for each table; return all results, and whether it failed for a table.
+
+    A failure is printed, and the other tables go on.
 
     :raises ConfigurationError: an argument is wrong
     """
@@ -564,7 +566,7 @@ def _of_each(names: Sequence[str], work: Callable[[str], list[T]]) -> tuple[list
 
 @lake_command
 def drop_ledgers(args: Namespace) -> int:
-    """Drop ledgers of parts that are published, or no longer resumed; 1 if those of a table could not be read."""
+    """Drop ledgers of parts that are published or no longer resumed; exit code 1 if a table's can't be read."""
     from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
     from airflow_provider_rfr.refresh.after_publish import drop_part_ledgers, part_ledgers
 

@@ -1,4 +1,4 @@
-"""``airflow rfr source``: read a source as it is, without Spark and without a table, and make its connection."""
+"""``airflow rfr source``: read a source without Spark and without a table, and list the fields of its connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
 @command
 def read(args: Namespace) -> int:
-    """Print the records of a stream as JSON Lines, and log its state; errors have no secret of the connection."""
+    """Print a stream's records as JSON Lines, and its state to standard error. Secrets are masked in errors."""
     from airflow_provider_rfr.refresh.config import secret_values
 
     source = source_of(args.file, args)
@@ -45,7 +45,7 @@ def _read(source: Mapping[str, Any], secrets: Sequence[str], args: Namespace) ->
     if args.limit is not None and args.limit < 1:
         raise ConfigurationError("--limit", f"is {args.limit}", "write the number of records to print, at least 1")
     states, records = ConnectorStateManager([] if args.state_file is None else _states(args.state_file)), 0
-    # Before a request, so that a file that can't be written costs none.
+    # Before the first request, so that a state file that can't be written costs none.
     _keep(states, args)
     keep_rotated_tokens()
     stream = load_stream(source, args.stream)
@@ -56,7 +56,7 @@ def _read(source: Mapping[str, Any], secrets: Sequence[str], args: Namespace) ->
             sys.stdout.buffer.write(dumps(message.record) + b"\n")
             records += 1
         elif isinstance(message, StateMessage):
-            # A state may be kept only when the records that it covers have left this process.
+            # A state may be stored only after the records that it covers have left this process.
             sys.stdout.flush()
             _keep(states, args)
             if records == args.limit:
@@ -64,7 +64,7 @@ def _read(source: Mapping[str, Any], secrets: Sequence[str], args: Namespace) ->
         elif isinstance(message, LogMessage):
             print(plain(redact(f"{message.level}: {message.message}", secrets)), file=sys.stderr)
     state = dumps(states.get_stream_state(stream.name, stream.namespace)).decode()
-    # Outside of texts, JSON has ASCII only.
+    # Outside of strings JSON has ASCII only, so the other characters can be escaped.
     escaped = _NOT_ASCII.sub(lambda characters: json.dumps(characters[0])[1:-1], state)
     print(f"{plain(stream.name)}: {records} records, state: {escaped}", file=sys.stderr)
 
@@ -72,7 +72,7 @@ def _read(source: Mapping[str, Any], secrets: Sequence[str], args: Namespace) ->
 def source_of(file: Path, args: Namespace) -> dict[str, Any]:
     """Return the source of a file: a definition of ours or a manifest of Airbyte, with its configuration.
 
-    :param file: or ``package.module:Name``, where there is no such file
+    :param file: path of the source; ``package.module:Name`` if there is no such file
     :raises ConfigurationError: a file or the connection can't be read
     """
     from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
@@ -109,7 +109,7 @@ def _states(file: Path) -> list[Any]:
 
 
 def _keep(states: ConnectorStateManager, args: Namespace) -> None:
-    """Write all states to the file of ``--state-file``, which is whole at any moment."""
+    """Write all states to the file of ``--state-file``, atomically."""
     if args.state_file is None:
         return
     draft = args.state_file.with_name(f"{args.state_file.name}.draft")
@@ -155,7 +155,7 @@ def _connection_rows(file: Path) -> Iterator[dict[str, Any]]:
     for config_field in config_fields(specification(manifest)):
         field = connection_field(config_field.place, secret=config_field.is_secret)
         if field == "password" and field in used:
-            # A connection has one; the others are named.
+            # A connection has one password; further secrets get names.
             field = f"extra.secrets.{config_field.place[0]}"
         used.add(field)
         yield {

@@ -1,6 +1,6 @@
 """``airflow rfr source check``: read the first page of each stream, and tell how the stream would be loaded.
 
-With ``--offline``, by the streams alone: nothing is requested.
+With ``--offline``, no request is sent, and only the declarations of the streams are checked.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _TYPE_REMEDY: Final = "give the column another type, in columns of the stream"
 
 @dataclass(frozen=True, slots=True)
 class CheckedColumn:
-    """A column that the table would have by the first page.
+    """A column that the table would have, by the declarations and the first page.
 
-    :ivar type: as Spark SQL writes it
+    :ivar type: the type in Spark SQL
     :ivar declared: whether the stream declares it; otherwise it was inferred
     """
 
@@ -45,19 +45,20 @@ class CheckedColumn:
 
 @dataclass(frozen=True, slots=True)
 class StreamCheck:
-    """The first page of a stream, and the ways to load it; all but the name is empty where the check failed.
+    """The result of checking a stream; if the check failed, only ``stream``, ``ok`` and ``problem`` are set.
 
-    :ivar table: the value of ``{stream}`` in a target; None where only the API knows the streams
-    :ivar ok: whether the page came, and can be rows of a table
-    :ivar problem: a sentence with a remedy; empty where nothing is wrong
-    :ivar records: on the first page of the first partition; None where there is no partition, or no page was read
+    :ivar table: the value of ``{stream}`` in a target; None if only the API knows the streams
+    :ivar ok: whether the page was read, and converts to rows of a table
+    :ivar problem: a sentence with a remedy; empty if nothing is wrong
+    :ivar records: number of records on the first page of the first partition; None without a partition, or if no page
+        was read
     :ivar paging: how pages follow each other
-    :ivar resumable: the parts after which a refresh continues: ``by page``, ``by slice``, ``one request`` or ``no``;
-        None where only the API knows the streams
+    :ivar resumable: the units after which a refresh can resume: ``by page``, ``by slice``, ``one request`` or ``no``;
+        None if only the API knows the streams
     :ivar incremental: the ways to write an incremental sync: ``merge``, ``append``
-    :ivar why: the cursor column of these ways, or the reason for none
-    :ivar partitions: the fields that divide the stream; of a manifest the routers, with their parents or steps
-    :ivar notes: of a manifest, its limits, and the parts that have no effect
+    :ivar why: the cursor column of an incremental sync, or the reason why there is none
+    :ivar partitions: the fields that divide the stream; for a manifest the routers, with their parents or steps
+    :ivar notes: for a manifest its limits, and the parts without effect
     """
 
     stream: str
@@ -137,7 +138,7 @@ def _of_manifest(source: Mapping[str, Any], args: Namespace) -> list[tuple[str, 
 
 
 def _checked(source: Mapping[str, Any], name: str, check_stream: _Work) -> StreamCheck:
-    """Check one stream; a failure is a check as well, and the other streams go on."""
+    """Check one stream. A failure is returned as a result, so that the other streams are checked, too."""
     from airflow_provider_rfr.refresh.config import secret_values
 
     try:
@@ -205,7 +206,7 @@ def _of_report(report: StreamReport) -> StreamCheck:
 
 
 def _facts(stream: PagedStream, *, is_of_manifest: bool = False) -> StreamCheck:
-    """Return the facts that the stream itself states, without columns."""
+    """Return the part of the check that the stream's declarations give, without columns."""
     if is_of_manifest:
         from airflow_provider_rfr.streams.airbyte.source import ManifestStream
 
@@ -248,7 +249,7 @@ def _table(stream: str) -> str:
 
 
 def _incremental(stream: PagedStream) -> tuple[Sequence[str], str]:
-    """Return the ways to sync the stream, with the cursor column or the reason."""
+    """Return the ways to write an incremental sync with the cursor column, or none with the reason."""
     from airflow_provider_rfr.streams.incremental import writes_of
 
     if stream.incremental is None:
@@ -274,7 +275,7 @@ def _columns(stream: PagedStream, records: Sequence[Mapping[str, Any]]) -> Itera
     if rows.offenders:
         raise TypeMismatchError(misfits_in_words(rows))
     declared = rules.typed_names()
-    # A later page may have the fields that the source gives a type.
+    # Fields for which the source gives a type may appear on later pages only.
     for column in (*columns, *(hint for name, hint in rules.hints.items() if name not in columns.names)):
         yield _column(column, declared=column.name in declared)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @lake_command
 def show_state(args: Namespace) -> int:
-    """Print the state as JSON; 1 if the table has none."""
+    """Print the state as JSON; exit code 1 if the table has none."""
     from airflow_provider_rfr.lake.sync_state import has_lost_state, load_existing, read_state
 
     catalog = lake_of(args)
@@ -58,7 +58,7 @@ def set_state(args: Namespace) -> None:
 
 @lake_command
 def import_state(args: Namespace) -> None:
-    """Set the state that another tool has come to, as a sync of the source's stream continues it."""
+    """Set the state that another tool has reached, converted so that a sync of the source's stream continues it."""
     from airflow_provider_rfr.cli.source import source_of
     from airflow_provider_rfr.lake.sync_state import load_existing, write_state
     from airflow_provider_rfr.operators.connections import moved
@@ -77,7 +77,7 @@ def import_state(args: Namespace) -> None:
         raise ConfigurationError("--source", "a manifest can't continue the state of a dlt pipeline", remedy)
     stream = as_paged(load_stream(source, name) if name else _only(load_streams(source)))
     state = converted(foreign, stream)
-    # Without the name of the API that the connection leads to now, it would be taken for a state of the former one.
+    # Without the name of the API to which the connection leads now, this would count as a state of the former API.
     if names := [place["upstream"] for place in moved(args.api_conn_id) if "upstream" in place]:
         state = replace(state, rules={**state.rules, "upstream": names[-1]})
     catalog = lake_of(args)

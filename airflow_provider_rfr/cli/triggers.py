@@ -1,4 +1,4 @@
-"""``airflow rfr triggers``: templates, blocks, deliveries."""
+"""``airflow rfr triggers``: render templates, check and seal triggers blocks, and manage deliveries."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def schema(args: Namespace) -> None:
 
 @command
 def seal(args: Namespace) -> None:
-    """Print the file sealed; one that is sealed already is printed unchanged, unless it is to be resealed."""
+    """Print the sealed file. A file that is sealed already is printed unchanged, unless ``--reseal`` is given."""
     from airflow_provider_rfr.webhooks import sealing
 
     if args.reseal:
@@ -81,7 +81,7 @@ def seal(args: Namespace) -> None:
 
 @command
 def deliver(args: Namespace) -> int:
-    """Enqueue and deliver due deliveries, once; 1 if a delivery became a dead letter or was refused."""
+    """Enqueue and deliver due deliveries, once; exit code 1 if one became a dead letter or was refused."""
     hook = _hook(args)
     tables = args.target or hook.all_tables()
     enqueued = hook.enqueue(tables, args.start_from)
@@ -99,7 +99,7 @@ def deliver(args: Namespace) -> int:
 
 @command
 def test_fire(args: Namespace) -> int:
-    """Call an endpoint with an invented event; 1 if it does not accept it."""
+    """Call an endpoint with an invented event; exit code 1 if the endpoint does not accept it."""
     from airflow_provider_rfr.hooks.api import http_settings
     from airflow_provider_rfr.hooks.webhooks import WebhookHook, configured_hosts
     from airflow_provider_rfr.store.deliveries import parts_of
@@ -134,7 +134,7 @@ def list_deliveries(args: Namespace) -> None:
 
 @command
 def replay(args: Namespace) -> int:
-    """Deliver again, under the same id; 1 if one that is named can't be."""
+    """Queue deliveries again, under the same ids; exit code 1 if one that is named can't be queued."""
     from airflow_provider_rfr.webhooks import operations
 
     return _change(args, operations.replay, "to be delivered again", is_replay=True)
@@ -142,7 +142,7 @@ def replay(args: Namespace) -> int:
 
 @command
 def cancel(args: Namespace) -> int:
-    """Give pending or dead deliveries up for good; 1 if one that is named can't be."""
+    """Cancel pending or dead deliveries for good; exit code 1 if one that is named can't be cancelled."""
     from airflow_provider_rfr.webhooks import operations
 
     change = partial(operations.cancel, detail=args.reason or "cancelled")
@@ -255,7 +255,7 @@ def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str | in
 
 def _text(path: Path, name: str) -> str:
     try:
-        # As bytes: line ends are part of a template.
+        # Read as bytes, which keeps line ends: they are part of a template.
         return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(name, f"{path} can't be read: {type(error).__name__}", "name a text file") from None

@@ -12,7 +12,7 @@ from airflow_provider_rfr.preflight import installed_spark, installed_version
 
 @command
 def version(args: Namespace) -> None:
-    """Print them; Spark is the one that an application on this machine uses."""
+    """Print the versions; Spark's is that of the installation that an application on this machine uses."""
     from airflow_provider_rfr.lake.catalog import iceberg_runtime
 
     spark = installed_spark()

@@ -1,7 +1,7 @@
-"""ALTER, DROP and COMMENT ON CONNECTION: changes are tried, made whole or not at all, and dependent tasks restart.
+"""ALTER, DROP and COMMENT ON CONNECTION: a change is tried, stored as a whole, and dependent tasks restart.
 
-Nothing here imports Airflow: storage, rights and tasks are reached through
-:class:`~airflow_provider_rfr.connections.dependents.Services`.
+Outside of the subpackage ``airflow``, no module imports Airflow. Stored connections, rights and tasks are reached
+through :class:`~airflow_provider_rfr.connections.dependents.Services`.
 """
 
 from __future__ import annotations

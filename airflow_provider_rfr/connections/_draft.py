@@ -1,4 +1,4 @@
-"""The connection as a statement would make it, and all its problems at once. No secret is read for it."""
+"""The draft of a connection: its definition after a statement's actions, and all problems in it. No secret is read."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def make_draft(
 ) -> ConnectionDraft:
     """Apply the actions to the stored definition, and check the result as if it were a new connection.
 
-    :param kept: where the secrets that are stored came from
+    :param kept: references of the stored secrets, by option
     :param parameters: values of ``:name``
+    :param in_use: whether a task uses the connection
     :raises AlterationRefusedError: with every problem
     """
     draft = ConnectionDraft(stored, kept, parameters)
@@ -51,10 +52,10 @@ class ConnectionDraft:
     """A connection as a statement would change it: applies the actions one by one, and collects their problems.
 
     :ivar stored: the definition before the statement
-    :ivar candidate: the new definition, without the secrets that are yet to be read
-    :ivar secrets: where its secrets are kept, by option
+    :ivar candidate: the new definition, with a mask in place of each secret that is not read yet
+    :ivar secrets: references of its secrets, by option
     :ivar touched: actions by the option that they change
-    :ivar unreadable: options whose new value is wrong, which need no second error
+    :ivar unreadable: options whose new value was refused, so that no further problem is reported for them
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ConnectionDraft:
     def check_combination(self, actions: Sequence[Action]) -> None:
         """Check that an option is named once, and not together with an object that it is a field of.
 
-        An object and its field in one statement would mean something else in another order.
+        If a statement changed an object and one of its fields, the result would depend on the order of the actions.
         """
         sets = Counter(action.option for action in actions if not action.removes)
         removals = Counter(action.option for action in actions if action.removes)
@@ -90,7 +91,7 @@ class ConnectionDraft:
             elif sets[name] > 1 or removals[name] > 1:
                 self._blame(name, "is specified more than once", "write it once", action)
         for action in actions:
-            # A dot within a quoted part ends no option, but what is before it is not the name of one either.
+            # A dot inside quotes separates no parts. The text before it is never an option's name, so it does no harm.
             dots = (place for place, sign in enumerate(action.option) if sign == ".")
             whole = next((action.option[:dot] for dot in dots if action.option[:dot] in first), None)
             if whole is not None:
@@ -98,7 +99,7 @@ class ConnectionDraft:
                 self._blame(action.option, problem, "change one of them", action)
 
     def check_exclusive(self, actions: Sequence[Action]) -> None:
-        """Check that at most one option of an exclusive group is set, and none of the others removed."""
+        """Check that at most one option of each exclusive group is set, and that no other one of it is removed."""
         for group in self.connection_type.exclusive:
             sets = {action.option: action for action in actions if action.option in group and not action.removes}
             removals = {action.option: action for action in actions if action.option in group and action.removes}
@@ -141,7 +142,7 @@ class ConnectionDraft:
         self._forget(name)
 
     def _forget(self, name: str) -> None:
-        """Forget the references of the option, and of fields below it: an object is replaced as a whole."""
+        """Forget the secret references of the option and of the fields below it: an object is replaced as a whole."""
         for secret in list(self.secrets):
             if f"{secret}.".startswith(f"{name}."):
                 del self.secrets[secret]
@@ -161,7 +162,7 @@ class ConnectionDraft:
         self._forget(name)
         if isinstance(value, SecretReference):
             self.secrets[name] = value
-            # In place of a secret that is not read yet; it is never stored.
+            # The mask stands for a secret that is not read yet. It is never stored.
             self.candidate = self.candidate.having(name, MASK)
         elif option.secret and not is_given:
             remedy = "write SECRET 'backend:key', or :name and give the value as a parameter"
@@ -185,9 +186,10 @@ class ConnectionDraft:
                 self._blame(problem.field, problem.problem, problem.remedy)
 
     def broken_rules(self, candidate: Definition) -> list[Problem]:
-        """Return problems across the fields of the candidate, also once its secrets are in it.
+        """Return the rules across fields that the candidate breaks; call it again once its secrets are read.
 
-        A problem that was stored before, in a field that the statement leaves alone, refuses no other change.
+        A rule that the stored definition breaks already, in a field that the statement does not change, is left out. So
+        an old mistake does not block other changes.
         """
         before = [problem for problem in _broken_rules(self.stored) if problem.field not in self.touched]
         return [problem for problem in _broken_rules(candidate) if problem not in before]
@@ -196,7 +198,7 @@ class ConnectionDraft:
         return self.candidate.get(option) in (None, "")
 
     def check_references(self, find: Find) -> None:
-        """Check that other connections exist, and that the references make no cycle."""
+        """Check that newly referenced connections exist, and that the references make no cycle."""
         references = references_of(self.candidate)
         for option, other in references.items():
             if other == self.candidate.name:
@@ -220,7 +222,7 @@ def _broken_rules(definition: Definition) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class OptionChange:
-    """One option before and after, as it may be shown."""
+    """The values of one option before and after a change, masked for display; None where it is not set."""
 
     option: str
     before: str | None
@@ -258,11 +260,11 @@ PUBLIC_KEYS: Final = "extra.public_keys"
 
 
 def rotated(stored: Definition) -> tuple[Definition, str]:
-    """Rotate the SSH keys of a connection; return it with its new public key.
+    """Rotate the SSH keys of a connection; return its new definition and the new public key.
 
-    The connection has two keys, so that the other side always knows one of them: the second one becomes the current
-    one, and a new one is generated, whose public part must be installed before the next rotation. A connection with
-    one key keeps it, and gets its second one.
+    A connection has two keys, so that the other side always knows one of them. The second key becomes the current one,
+    and a new second key is generated, whose public part must be installed before the next rotation. A connection with
+    one key keeps it and gets a second one; a connection without keys gets its first one.
     """
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()

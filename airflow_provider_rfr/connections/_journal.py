@@ -1,8 +1,8 @@
-"""The lease and the journal of one alteration; DROP and RENAME, by which a connection's name is given up.
+"""The lease and the journal row of one alteration, and the execution of DROP and RENAME.
 
-The next alteration settles those whose process died. A name is not given up while anything is known to use the
-connection. CASCADE drops the connections that refer to it first, each like a statement of its own, then the connection;
-the endpoints of webhooks that are called with it are paused. It never stops work, and changes no declaration.
+An alteration whose process died is settled by the next one. DROP and RENAME are refused while anything is known to use
+the connection. CASCADE first drops the connections that refer to it, each by a statement of its own, then drops the
+connection and pauses the webhook endpoints that are called with it. Running tasks and declared objects refuse CASCADE.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ from airflow_provider_rfr.store.leases import Grant, Lease, LeaseKind, take_leas
 
 _LEASE_MILLISECONDS: Final = 30_000
 NAME: Final = "name"
-"""Stands for the connection's name among the options of a rename or a drop."""
+"""The key of the connection's name among the options that a rename or a drop records."""
 _DIED: Final = "its process ended before the new settings were stored; nothing was changed"
 _REMOVED: Final = "its process ended after the name was given up; what has that name now is another connection"
 _RECOVERED: Final = "its process ended after the new settings were stored; the next alteration restarts what uses them"
 
 
 class Journal:
-    """A context manager: inside, no other process alters the connection; an error is noted and raised.
+    """A context manager that holds the lease of one alteration and writes its journal row.
+
+    While the lease is held, no other process alters the connection. An error is recorded in the row, and raised.
 
     :ivar id: number of the alteration's audit row
     :raises ConnectionConflictError: another process alters the connection
@@ -69,7 +71,7 @@ class Journal:
                 return None
             return grant, audit.begin_alteration(connection, now, name, self._actor, self._statement)
 
-        # Lease and row in one transaction: no alteration is without a row that says how it ended.
+        # Lease and row are written in one transaction, so that each alteration has a row that says how it ended.
         started = self._store.run(begin)
         if started is None:
             raise ConnectionConflictError(self._name, "another process is altering it; try again")
@@ -84,26 +86,26 @@ class Journal:
                 self.note(AlterationState.CONFLICT, detail=error.message)
             elif isinstance(error, AlterConnectionError):
                 self.note(AlterationState.REFUSED, detail=error.message)
-            # With another error after the intention it is unknown whether the settings were stored: the row stays
-            # open, and the next alteration looks.
+            # After intend(), another error leaves it unknown whether the settings were stored: the row stays open, and
+            # the next alteration settles it.
             elif error is not None and not self._intended:
-                # The text of a foreign error may hold a secret.
+                # The text of another library's error may hold a secret.
                 self.note(AlterationState.FAILED, detail=type(error).__name__)
         finally:
             self._lease.__exit__()
 
     def note(self, state: AlterationState, **values: Any) -> None:
-        # Without a check of the lease: how an alteration ended is noted even where another process has it now.
+        # The lease is not checked: the end of an alteration is recorded even if another process holds the lease now.
         self._store.run(lambda connection: self.note_in(connection, state, **values))
 
     def note_in(self, connection: Connection, state: AlterationState, **values: Any) -> None:
-        """Note the state of the alteration within a transaction."""
+        """Record the state of the alteration in the caller's transaction."""
         audit.note_alteration(connection, self._store.now(connection), self.id, state, **values)
 
     def intend(self, options: Mapping[str, Any], old_hash: str, new_hash: str) -> None:
-        """Note the change that is about to be stored: if this process dies, the hashes show whether it was stored.
+        """Record a change before it is stored: if this process dies, the hashes show whether it was stored.
 
-        :raises ConnectionConflictError: it took so long that another process has the lease
+        :raises ConnectionConflictError: the lease expired, and another process took it
         """
         values = {"options": options, "old_hash": old_hash, "new_hash": new_hash}
         self._lease.write(
@@ -112,9 +114,9 @@ class Journal:
         self._intended = True
 
     def settle(self, present: str) -> list[AlterationRecord]:
-        """Note the end of earlier alterations whose process died; return those that it had stored.
+        """Record the end of earlier alterations whose process died; return those whose change was stored.
 
-        :param present: hash of what is stored now
+        :param present: hash of the stored connection
         """
         return self._store.run(
             lambda connection: _settle(connection, self._store.now(connection), self._name, present, self.id)
@@ -144,14 +146,14 @@ def _settle(
     for open_alteration in audit.open_alterations(connection, name):
         if open_alteration.id == own:
             continue
-        # The hashes show how far it came: without a new one, it had not begun to store anything.
+        # The hashes show how far the dead process came: without a new hash, it had not begun to store anything.
         state, detail = AlterationState.FAILED, _DIED
         if open_alteration.new_hash == MISSING and present != open_alteration.old_hash:
             state, detail = AlterationState.APPLIED, _REMOVED
             if present == MISSING:
                 end_name(connection, now, name, open_alteration.options[NAME]["after"])
             else:
-                # A new connection has the name, and the notes are those of the old one.
+                # Another connection has the name now, and the notes are about the former one.
                 audit.ConnectionNotes(connection, name).forget()
         elif open_alteration.new_hash is not None and open_alteration.new_hash == present != open_alteration.old_hash:
             state, detail = AlterationState.APPLIED, _RECOVERED
@@ -161,7 +163,10 @@ def _settle(
 
 
 def end_name(connection: Connection, now: int, name: str, new: str | None) -> None:
-    """Move the notes of a connection to its new name; None: it was dropped, so nothing uses it any more."""
+    """Move the notes of a renamed connection to its new name; after a drop, delete them and pause its endpoints.
+
+    :param new: the new name; None after a drop
+    """
     notes = audit.ConnectionNotes(connection, name)
     if new is None:
         notes.forget()
@@ -178,10 +183,10 @@ _ENDED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "r
 
 @dataclass(frozen=True, slots=True)
 class _User:
-    """A user of a connection.
+    """A task, connection, declared object, endpoint or store that uses a connection.
 
-    :ivar remedy: how that can be ended
-    :ivar effect: the effect of DROP ... CASCADE on it; empty if that is refused as well
+    :ivar remedy: how the use can be ended
+    :ivar effect: the effect of DROP ... CASCADE on it; empty if it refuses CASCADE as well
     """
 
     name: str
@@ -191,9 +196,9 @@ class _User:
 
 
 def check_unused(services: Services, statement: Statement) -> dict[str, str]:
-    """Check whether the statement could be carried out; return the effects of CASCADE by user of the connection.
+    """Check that nothing refuses a DROP or RENAME; return the effects of CASCADE by user of the connection.
 
-    :raises AlterationRefusedError: with all that use the connection, and the problem of the new name
+    :raises AlterationRefusedError: with everything that uses the connection, and the problem of the new name
     :raises ConnectionConflictError: the new name is taken
     """
     name, new = statement.connection, statement.new_name
@@ -216,7 +221,7 @@ def check_unused(services: Services, statement: Statement) -> dict[str, str]:
 
 
 def referring_to(services: Services, name: str) -> list[str]:
-    """Return the connections that refer to this one by any number of steps, in the order in which they can go."""
+    """Return the connections that refer to this one, directly or through others, in the order to drop them in."""
     order: list[str] = []
     seen = {name}
 
@@ -239,7 +244,7 @@ def _users(services: Services, name: str) -> Iterator[_User]:
         dependents = judge(name, None, (), list_uses(connection), services.gateway.find)
         objects, endpoints = objects_with(connection, name), endpoints_called_with(connection, name)
     for dependent in dependents:
-        # Also one that ended: the next run uses it again, unless its DAG was deleted.
+        # A task that ended counts, too: its next run uses the connection again, unless its DAG was deleted.
         state = services.gateway.task_state(dependent.use.task)
         if state != "gone":
             remedy = "run it with another connection, or delete its runs in Airflow"
@@ -260,14 +265,15 @@ def _users(services: Services, name: str) -> Iterator[_User]:
 
 
 def give_up(services: Services, statement: Statement, stored: Definition, expected: str, journal: Journal) -> None:
-    """Drop the connection, or rename it; under the lease.
+    """Drop or rename the connection; the caller holds the lease.
 
     :param expected: hash of the stored connection
     :raises AlterConnectionError: nothing was changed
     """
     name, new = statement.connection, statement.new_name
     named = {NAME: {"before": name, "after": new}}
-    # Noted before it looks, as whoever adds a reference does: at least one of the two sees the other.
+    # Recorded before the check for users. An alteration that adds a reference also records first and checks then, so at
+    # least one of the two sees the other.
     journal.intend(named, expected, MISSING)
     with services.store.read() as connection:
         others = concurrent_alterations(connection, services.store.now(connection), name)
@@ -278,7 +284,7 @@ def give_up(services: Services, statement: Statement, stored: Definition, expect
     effects = check_unused(services, statement)
     if effects:
         changes = {user: {"before": None, "after": effect} for user, effect in effects.items()}
-        # Again, because the audit has to show the effects even if this process dies after the next step.
+        # Recorded again with the effects: the audit has to show them even if this process dies after the next step.
         journal.intend({**named, **changes}, expected, MISSING)
     if new is None:
         services.gateway.drop(expected, stored)

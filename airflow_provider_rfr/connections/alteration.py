@@ -1,7 +1,7 @@
-"""Statements about connections; ALTER CONNECTION in five stages: read, draft, validate, store, restart.
+"""Execution of statements about connections; ALTER CONNECTION has five stages: read, draft, validate, store, restart.
 
-Nothing is stopped before the new settings are stored, by compare-and-set. Then the control store holds what has to be
-restarted, so the restarts happen also if this process dies.
+No task is stopped before the new settings are stored by compare-and-set. The control store then records the tasks that
+have to restart, so they restart even if this process dies.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MOST_PLACES: Final = 50
 _UNTRIED: Final = "connections of this type can't be tried here"
 _INSTALL: Final = "install this public key in addition to the present one before the next rotation: "
 _ROTATION_MILLISECONDS: Final = 60_000
-"""Within them the other side hardly knows a new key, and two rotations at once were begun."""
+"""The least time between two rotations. Sooner ones were begun at once: nobody can have installed the new key yet."""
 _PENDING: Final = "keeps its old settings until its next run"
 
 
@@ -103,11 +103,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Alteration:
-    """A statement on its way through the stages; each stage returns it with its findings.
+    """The state of a statement between stages; each stage returns a copy with its results.
 
-    :ivar kept: where the stored secrets are kept, by option; ``secrets``: where the candidate's are
+    :ivar kept: references of the stored secrets, by option; ``secrets``: those of the candidate's secrets
     :ivar uses: every task that uses any connection
-    :ivar candidate: the connection as it would be; from the draft on, with its secrets
+    :ivar candidate: the new definition; with its secrets from the draft stage on
     :ivar identity: hash of the candidate's upstream; None where it is unknown
     :ivar tried: whether the candidate was tried; None where nothing changes
     """
@@ -139,11 +139,11 @@ class _Alteration:
 
     @property
     def has_to_be_tried(self) -> bool:
-        """Tell whether the candidate is to be tried: a new description alone makes no difference."""
+        """Tell whether the candidate has to be tried before it is stored; a new description alone need not be."""
         return self.statement.settings.validate and self.new_hash != self.old_hash
 
     def refused(self, problem: str, remedy: str) -> AlterationRefusedError:
-        """Return an error of the connection as a whole."""
+        """Return an error about the connection as a whole, not about one option."""
         return AlterationRefusedError(self.name, [Problem("", problem, remedy)])
 
 
@@ -164,8 +164,8 @@ def execute(
             return _planned(services, statement, parameters or {})
         return _carry_out(services, statement, actor, parameters or {})
     except ConnectionNotFoundError:
-        # A process that died right after it dropped the connection has left an open row. Alterations of what is missing
-        # do not get to their journal, which would look at it.
+        # A process that died right after it dropped the connection has left an open row. An alteration of a missing
+        # connection fails before it opens its journal, which would settle that row.
         settle_missing(services.store, name)
         if not statement.if_exists:
             raise
@@ -185,10 +185,10 @@ def _planned(services: Services, statement: Statement, parameters: Mapping[str, 
 
 
 def _carry_out(services: Services, statement: Statement, actor: str, parameters: Mapping[str, Value]) -> Outcome:
-    # Before it has a row: what is not there, or can't be written from here, is not altered.
+    # Read before there is a journal row: it raises if the connection is missing, or can't be written from here.
     _read(services, statement)
     with Journal(services.store, statement.connection, actor, statement.outline()) as journal:
-        # It may have been altered before the lease was taken, and what is noted of it changes as that is settled.
+        # Read again: the connection may have been altered before the lease was taken, and settle() changes the notes.
         recovered = journal.settle(_read(services, statement).old_hash)
         plan = _read(services, statement)
         if statement.verb in (Verb.RENAME, Verb.DROP):
@@ -196,7 +196,7 @@ def _carry_out(services: Services, statement: Statement, actor: str, parameters:
         plan = _draft(services, plan, parameters, recovered)
         plan = _validate(services, plan)
         plan = _store(services, plan, journal)
-    # Without the lease: this may wait for minutes, and what has to be restarted is noted already.
+    # The lease is given back before this, which may wait for minutes: the tasks to restart are recorded already.
     return _restart(services, plan, journal)
 
 
@@ -208,7 +208,7 @@ def _give_up(services: Services, plan: _Alteration, actor: str, journal: Journal
     if effects:
         services.report(f"connection {plan.name} is about to be dropped{_in_words(effects)}")
     for other in first:
-        # With a lease and an audit row of its own. If this process dies, the same statement drops the rest.
+        # Each drop has a lease and an audit row of its own. If this process dies, the same statement drops the rest.
         dropped = replace(statement, connection=other, if_exists=True)
         quiet = replace(services, report=lambda line: None)
         execute(quiet, dropped, actor=f"{actor}, by {statement}")
@@ -228,7 +228,7 @@ def _in_words(effects: Mapping[str, str]) -> str:
 
 
 def dependents_of(services: Services, name: str) -> Sequence[DependentTask]:
-    """Return the tasks that use the connection, by any number of steps."""
+    """Return the tasks that use the connection, directly or through other connections."""
     with services.store.read() as connection:
         return judge(name, None, (), list_uses(connection), services.gateway.find)
 
@@ -253,7 +253,7 @@ def _draft(
 
     Rights are checked before any secret is read.
 
-    :param recovered: alterations that were stored by processes that died then
+    :param recovered: alterations whose process died after it had stored them
     :raises AlterationRefusedError: with every problem
     :raises ConnectionRightsError: the caller lacks a right
     """
@@ -273,15 +273,16 @@ def _draft(
 
 
 def _rotate(services: Services, plan: _Alteration, recovered: Sequence[AlterationRecord]) -> _Alteration:
-    """Return the candidate of ROTATE KEYS. A rotation whose process died is finished, before there is another one.
+    """Draft ROTATE KEYS; if the process of a stored rotation died, finish that one instead of rotating again.
 
+    :raises AlterationRefusedError: the connection's type has no keys
     :raises ConnectionConflictError: the keys were rotated just now
     """
     if not type_named(plan.stored.conn_type).has_keys:
         raise plan.refused(f"is of type {plan.stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
     _check_editable(services, plan.name, [plan.name])
     if any(PUBLIC_KEYS in definition.options for definition in recovered):
-        # Its public key may not have been shown, and another rotation would put its private key into use.
+        # The public key of that rotation may not have been shown, and another one would put its private key into use.
         public = str(plan.stored.get(PUBLIC_KEYS) or "").rpartition("\n")[2]
         notice = f"a rotation whose process died was stored, and this is its end; {_INSTALL}{public}"
         return replace(_compared(services, plan), notice=notice)
@@ -289,20 +290,20 @@ def _rotate(services: Services, plan: _Alteration, recovered: Sequence[Alteratio
         now = services.store.now(connection)
         last = last_change(connection, plan.name, PUBLIC_KEYS, now - _ROTATION_MILLISECONDS, now)
     if last is not None:
-        # A second rotation would put the key into use that the first one has made.
+        # A second rotation would put the key into use that the first one generated, before it was installed.
         problem = f"its keys were rotated {(now - last) // 1000} s ago; install the new public key on the other side"
         raise ConnectionConflictError(plan.name, f"{problem}, and try again after {_ROTATION_MILLISECONDS // 1000} s")
     rotation, public = rotated(plan.stored)
     plan = _compared(services, replace(plan, candidate=rotation))
     secrets = {name: secret for name, secret in plan.kept.items() if name not in plan.changed_options}
-    # The key of a dry run is thrown away.
+    # A dry run discards its key, so there is nothing to install.
     return replace(plan, secrets=secrets, notice="" if plan.statement.settings.dry_run else _INSTALL + public)
 
 
 def _with_secrets(services: Services, draft: ConnectionDraft) -> Definition:
     """Return the candidate with the secrets that the statement names.
 
-    Others stay as they are stored, even if edited by hand.
+    Other secrets stay as they are stored, even if they were edited by hand.
 
     :raises AlterationRefusedError: with every secret that can't be read, or does not fit its option
     """
@@ -325,7 +326,7 @@ def _with_secrets(services: Services, draft: ConnectionDraft) -> Definition:
 
 
 def _compared(services: Services, plan: _Alteration, hidden: Collection[str] = ()) -> _Alteration:
-    """Compare the candidate with the stored connection.
+    """Compare the candidate with the stored connection, and judge the consequence for each dependent task.
 
     :raises AlterationRefusedError: a task can't adopt the change
     """
@@ -357,8 +358,8 @@ def _check_rights(
         raise ConnectionRightsError(name, f"secrets of {options} may not be used: {', '.join(map(str, denied))}")
     if all(change.option == "description" for change in changes_between(stored, draft.candidate)):
         return
-    # A tunnel decides where the secrets of the connections go that use it. The paths of tasks show only the connections
-    # that tasks have used, so references of stored connections are followed as well.
+    # If the connection is a tunnel, it decides where the connections that use it send their secrets. The paths of tasks
+    # show only connections that tasks have used, so references of stored connections are followed as well.
     above = {conn_id for path in paths.values() for conn_id in path[:-1]}
     todo = [name, *above]
     while todo:
@@ -385,9 +386,9 @@ def _check_editable(services: Services, name: str, names: Sequence[str], problem
 def _validate(services: Services, plan: _Alteration) -> _Alteration:
     """Check that the candidate leads to the same upstream, and that each task could continue with it (stage three).
 
-    The trial of the candidate belongs to the next stage: the gateway may try and store it in one step.
+    The connection test of the candidate belongs to the next stage: the gateway may test and store it in one step.
 
-    :raises ConnectionValidationError: another upstream that is not wanted, or a task could not continue
+    :raises ConnectionValidationError: it leads to another upstream without NEW_IDENTITY, or a task could not continue
     """
     if not plan.has_to_be_tried:
         return plan
@@ -406,7 +407,7 @@ def _validate(services: Services, plan: _Alteration) -> _Alteration:
         )
     for dependent in plan.dependents:
         if len(dependent.via) > 1:
-            # How a task is tried is noted for the connections that it names itself.
+            # A task registers checks only for the connections that it names itself.
             continue
         try:
             services.check_use(plan.candidate, dependent.use)
@@ -422,7 +423,7 @@ def _identity(services: Services, definition: Definition) -> str | None:
 
 
 def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alteration:
-    """Store the candidate, and its consequences in the control store (stage four); under the lease."""
+    """Store the candidate, then the consequences in the control store (stage four); the caller holds the lease."""
     options = {change.option: {"before": change.before, "after": change.after} for change in plan.changes}
     journal.intend(options, plan.old_hash, plan.new_hash)
     _check_references_again(services, plan)
@@ -430,18 +431,18 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
     if plan.changes:
         doing = "trying" if validate else "storing"
         services.report(f"connection {plan.name}: {doing} {', '.join(map(str, plan.changes))}")
-        # Noted before the commit, and for the new content alone: it counts only once that is stored.
+        # Recorded before the commit under the hash of the new content, so it counts only once that is stored.
         services.store.run(lambda connection: _note_former_places(ConnectionNotes(connection, plan.name), plan))
         tried = validate and services.gateway.commit_tested(plan.old_hash, plan.candidate)
         if not tried:
             tried = validate and services.test(plan.candidate)
-            # By compare-and-set, because Airflow's own forms and commands know nothing of the lease.
+            # By compare-and-set, because Airflow's own forms and commands do not take the lease.
             services.gateway.commit(plan.old_hash, plan.candidate)
         if plan.new_hash != plan.old_hash:
             plan = replace(plan, tried=tried or plan.identity is not None)
     plan = _conclude(services, plan, journal)
     if plan.statement.verb is Verb.ROTATE_KEYS:
-        # At once: this process may be killed while it waits for restarts, and the next rotation uses the key.
+        # Reported now: this process may be killed while it waits for restarts, and the next rotation uses the key.
         services.report(f"connection {plan.name}: {plan.notice}")
     if plan.tried is False and validate:
         plan = replace(plan, notice=". ".join(filter(None, (plan.notice, _UNTRIED))))
@@ -451,8 +452,8 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
 def _check_references_again(services: Services, plan: _Alteration) -> None:
     """Check references again, because concurrent alterations may conflict.
 
-    Two could each add one half of a cycle, or one could drop a connection that the other refers to. Both have noted
-    their changes before they look, so at least one sees the other, or the connection that it stored.
+    Two could each add one half of a cycle, or one could drop a connection that the other refers to. Both record their
+    changes before they check, so at least one sees the other's record, or the connection that it stored.
     """
     added = set(references_of(plan.candidate).values()) - set(references_of(plan.stored).values())
     if not added:
@@ -473,29 +474,32 @@ def _check_references_again(services: Services, plan: _Alteration) -> None:
 
 
 def _note_former_places(notes: ConnectionNotes, plan: _Alteration) -> None:
-    """Note where a source's connection led before, for a refresh that began there; of another upstream its number."""
+    """Record the former address of an API source, so that a refresh that began there can resume.
+
+    With NEW_IDENTITY, replace the former addresses by a name for the new upstream, so that no earlier refresh resumes.
+    """
     if type_named(plan.stored.conn_type).name != "rfr_api":
-        # No refresh asks for it, and the address of a webhook is secret.
+        # Refreshes use former addresses of API sources alone, and the address of a webhook is secret.
         return
     places = notes.former_places(plan.old_hash)
     present = plan.stored.place()
     if plan.statement.settings.new_identity:
         places = [{"upstream": plan.new_hash[:16]}]
     elif present != plan.candidate.place():
-        # A login from a secrets backend is secret, and a place is noted in plain text.
+        # A login from a secrets backend is secret, and a place is stored in plain text.
         if "login" in plan.kept:
             present["login"] = None
         if present["host"]:
             present["host"] = without_credentials(present["host"])
         places.append(present)
-    # The first ones stay: another API's name, and the address that stands for all others in a load's fingerprint.
+    # The first two stay: the name of another upstream, and the address that a refresh's fingerprint has for all others.
     notes.set_former_places(plan.new_hash, [*places[:2], *places[2:][-_MOST_PLACES:]])
 
 
 def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alteration:
-    """Note everything that follows from the commit, in one transaction; from then on restarts happen in any case."""
+    """Record the consequences of the commit in one transaction; then tasks restart even if this process dies."""
     with services.store.read() as connection:
-        # Looked for again: a task that began during the commit may have read the old settings.
+        # Listed again: a task that began during the commit may have read the old settings.
         uses = list_uses(connection)
     plan = replace(plan, dependents=judge(plan.name, plan.new_hash, plan.changed_options, uses, services.gateway.find))
     tasks = [dependent.use.task for dependent in plan.dependents if dependent.verdict is RestartVerdict.RESTART]
@@ -529,7 +533,7 @@ def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome
 
 
 def _try_stored(services: Services, name: str) -> Outcome:
-    """Validate a connection (VALIDATE CONNECTION) wherever it comes from, since it is not written."""
+    """Carry out VALIDATE CONNECTION. The connection may come from any backend, because it is not written."""
     definition = services.gateway.find(name)
     if definition is None:
         raise ConnectionNotFoundError(name, "is not there")

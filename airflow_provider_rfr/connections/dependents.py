@@ -1,10 +1,11 @@
 """The tasks that use a connection: found by references, judged by the change, and restarted after it.
 
-The control store holds which copy a task should have. A task with the old copy stops its driver at the next checkpoint,
-reads its connections again and continues, all in the same try. So the old driver has ended before the new one begins;
-and if the altering process dies, the difference between wanted and running hash still shows which tasks are left.
+The control store records the hash of the copy that each task should have. A task with another copy stops its driver at
+the next checkpoint, reads its connections again and continues, all in the same try. So the old driver has ended before
+the new one begins. If the altering process dies, the difference between wanted and running hash still shows which tasks
+have to restart.
 
-Stored connections and tasks are reached by Airflow's API or in its database, so they have an interface.
+A gateway is the interface to stored connections and tasks. One is for Airflow's API, and one for its database.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class _Gateway(Protocol):
     def commit(self, expected: str, candidate: Definition) -> None:
         """Store the candidate as a whole, if the stored connection still has the expected hash.
 
-        :raises ConnectionConflictError: it has another one
+        :raises ConnectionConflictError: the stored connection has another hash
         """
 
     def commit_tested(self, expected: str, candidate: Definition) -> bool:
-        """Store the candidate after Airflow itself has tried it; return False if Airflow does not do that.
+        """Store the candidate after Airflow's own connection test; return False, and store nothing, without that test.
 
         :raises ConnectionConflictError: the stored connection has another hash
         :raises ConnectionValidationError: the candidate does not work
@@ -60,7 +61,7 @@ class _Gateway(Protocol):
     def drop(self, expected: str, definition: Definition) -> None:
         """Delete the connection.
 
-        :raises ConnectionConflictError: what is stored has another hash
+        :raises ConnectionConflictError: the stored connection has another hash
         """
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
@@ -83,7 +84,7 @@ class _Gateway(Protocol):
 class Services:
     """The services that an alteration uses.
 
-    :ivar may_not_use: returns those of the secrets that connections may not be given; none of them is read for it
+    :ivar may_not_use: returns those of the secrets that connections may not be given, without reading any
     :ivar read_secret: returns the value of a secret; raises ConfigurationError if there is none
     :ivar test: tries the candidate, and tells whether its type can be tried here; raises ConnectionValidationError if
         the candidate does not work
@@ -108,12 +109,12 @@ class Services:
 
 
 Find = Callable[[str], Definition | None]
-"""The connection of that id, as its users see it; None if there is none."""
+"""Returns the connection of an id, as its users see it; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ReachedConnection:
-    """A connection that something uses, and the ids on the way to it; no definition where it can't be read."""
+    """A connection that something uses, and the path of ids to it; its definition is None where it can't be read."""
 
     name: str
     path: tuple[str, ...]
@@ -132,7 +133,7 @@ def references_of(definition: Definition) -> dict[str, str]:
 
 
 def closure(names: Iterable[str], find: Find) -> dict[str, _ReachedConnection]:
-    """Return those connections and all that they refer to, by id."""
+    """Return the connections, and all that they refer to directly or through others, by id."""
     reached: dict[str, _ReachedConnection] = {}
     todo: list[tuple[str, tuple[str, ...]]] = [(name, (name,)) for name in names]
     while todo:
@@ -148,7 +149,7 @@ def closure(names: Iterable[str], find: Find) -> dict[str, _ReachedConnection]:
 
 
 def find_readable(find: Find, name: str) -> Definition | None:
-    """Return the connection; None also if it can't be read, which concerns only its users."""
+    """Return the connection; None if it is missing, or can't be read, which its own users report."""
     try:
         return find(name)
     except ConfigurationError:
@@ -162,7 +163,7 @@ def cycle(candidate: Definition, find: Find) -> tuple[str, ...] | None:
 
 
 def paths_to(name: str, uses: Sequence[Use], find: Find) -> Mapping[str, tuple[str, ...]]:
-    """Return the path to the connection, by consumer; as it was registered, else by the present references."""
+    """Return the path of ids to the connection by consumer, as the task registered it, else by present references."""
     routes: dict[str, tuple[str, ...]] = {}
     for other in sorted({connection.conn_id for use in uses for connection in use.connections}):
         reached = closure([other], find).get(name)
@@ -193,7 +194,7 @@ class DependentTask:
     """A task that uses the connection.
 
     :ivar via: ids from the connection that it names to the one that is altered
-    :ivar outcome: of its restart; empty before that
+    :ivar outcome: the outcome of its restart; empty before that
     """
 
     use: Use
@@ -228,9 +229,9 @@ _STATES: Final = {
 def judge(
     name: str, new_hash: str | None, options: Collection[str], uses: Sequence[Use], find: Find
 ) -> tuple[DependentTask, ...]:
-    """Return all tasks that use the connection, and the verdict of a change of these options on each.
+    """Return all tasks that use the connection, each with the consequence of changing these options.
 
-    :param new_hash: of the content as it would be; None if nothing is to change
+    :param new_hash: hash of the new content; None if nothing is to change
     """
     paths = paths_to(name, uses, find)
     dependents = []
@@ -243,7 +244,7 @@ def judge(
             verdict = RestartVerdict.UNAFFECTED
         elif fixed:
             verdict, reason = RestartVerdict.INCOMPATIBLE, f"it can't adopt another {', '.join(fixed)}"
-        # One that is wanted with other settings is about to leave these.
+        # If another copy is wanted, the task is about to replace this one, so it has to restart again.
         elif own is not None and own.running == new_hash and own.wanted in (None, new_hash):
             verdict, reason = RestartVerdict.UNAFFECTED, "it has these settings already"
         elif use.state == IDLE:
@@ -254,7 +255,7 @@ def judge(
 
 _LOOK_SECONDS: Final = 0.5
 _SILENT_MILLISECONDS: Final = 60_000
-"""Where Airflow can't be asked, a task without a sign of life for so long counts as dead."""
+"""The time without a heartbeat after which a task counts as dead where Airflow can't be asked."""
 _STARTABLE: Final = frozenset({"up_for_retry", "failed", "deferred", "upstream_failed"})
 _ON_ITS_WAY: Final = frozenset({"queued", "scheduled", "restarting", "up_for_reschedule"})
 _UNRELATED_ERRORS: Final = frozenset(
@@ -266,7 +267,7 @@ _UNRELATED_ERRORS: Final = frozenset(
 def with_outcomes(
     dependents: Sequence[DependentTask], outcomes: Mapping[TaskRef, str], otherwise: str
 ) -> tuple[DependentTask, ...]:
-    """Return the dependents with the outcomes of their restarts; ``otherwise`` stands for one that is not known."""
+    """Return the dependents with the outcomes of their restarts; ``otherwise`` is the outcome of one without any."""
 
     def outcome(dependent: DependentTask) -> str:
         is_restarted = dependent.verdict is RestartVerdict.RESTART
@@ -281,13 +282,13 @@ def restart(
     """Start stopped tasks, and wait until running ones have the new settings; return the dependents with the outcomes.
 
     :param wanted: hash of the new settings
-    :param timeout: seconds after which the rest is left to itself
+    :param timeout: seconds to wait; tasks that still stop then take the new settings by themselves
     """
     outcomes: dict[TaskRef, str] = {}
     waiting = [dependent.use.task for dependent in dependents if dependent.verdict is RestartVerdict.RESTART]
     deadline = time.monotonic() + timeout
     while True:
-        # Once also without any time: stopped tasks are started, and ends that are known already are reported.
+        # Once even if the timeout is 0: stopped tasks are started, and outcomes that are known already are reported.
         for task in list(waiting):
             outcome = _outcome(services, task, name, wanted)
             if outcome is not None:
@@ -301,7 +302,7 @@ def restart(
 
 
 def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str | None:
-    """Return the outcome of a task's restart, which is begun here if the task does not run; None while it is open."""
+    """Return the outcome of a task's restart; None while it is pending. Start the task if it does not run."""
     with services.store.read() as connection:
         use, now = load_use(connection, task), services.store.now(connection)
     if use is None:
@@ -309,7 +310,7 @@ def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str |
     own = use.of(name)
     if own is not None and own.running == wanted:
         return "restarted" if use.state == RUNNING else "has the new settings"
-    # Another alteration came after this one, and waits for the task itself.
+    # A later alteration wants another copy, and waits for the task itself.
     if own is not None and own.wanted not in (None, wanted):
         return "superseded by a later change"
     if use.state == IDLE:
@@ -319,7 +320,7 @@ def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str |
         is_dead = now - use.seen_at > _SILENT_MILLISECONDS or use.state == FAILED
         return "unknown: Airflow could not be asked" if is_dead else None
     if state == "running":
-        # It sees by itself what is wanted of it. Clearing it would kill its driver, and what that has in flight.
+        # A running task looks at the wanted hash itself. Clearing it would kill its driver, and lose pages in flight.
         return None
     if state in _ON_ITS_WAY or state not in _STARTABLE:
         return "started" if state in _ON_ITS_WAY else "next run"

@@ -1,8 +1,9 @@
-"""Statements as values, and their parser: a tokenizer and a recursive descent.
+"""Statements about connections, and their parser: a tokenizer and a recursive descent.
 
-Printing a statement masks options that are secret by their names; its outline has no value, and no error repeats a
-part of the text that may be a secret. Option names are parts separated by dots; a part that contains a dot is written
-in double quotes. The options of connection types are checked later.
+Printing a statement masks the values of options whose names imply a secret. Its outline has no plain value, and no
+error repeats a part of the text that may be a secret. The parts of an option's name are separated by dots; a part that
+contains a dot is written in double quotes. The parser accepts any option: those of a connection's type are checked
+later.
 """
 
 from __future__ import annotations
@@ -57,10 +58,12 @@ def boolean(value: object) -> bool | None:
 
 DRAIN_SECONDS: Final = 600.0
 BACKENDS: Final = ("env", "variable", "file")
-"""Where secrets may be kept."""
+"""The backends that ``SECRET 'backend:key'`` may name."""
 
 
 class Verb(str, Enum):
+    """The kind of a statement."""
+
     ALTER = "alter"
     ROTATE_KEYS = "rotate keys"
     RENAME = "rename"
@@ -106,7 +109,7 @@ class Action:
     """One option to change, e.g. ``host`` or ``extra.sslmode``.
 
     :ivar value: for ``SET``; never shown, since a plain text may be a misplaced secret
-    :ivar line: place in the statement's text, from 1, as is ``column``; 0 where it came from Python
+    :ivar line: line in the statement's text; ``line`` and ``column`` count from 1, and are 0 for an action from Python
     """
 
     kind: ActionKind
@@ -123,13 +126,13 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The ``WITH`` part.
+    """The settings in a statement's ``WITH`` clause.
 
     :ivar validate: whether the new settings are tried before they are stored
     :ivar restart: whether tasks that use the connection restart; else they keep their copy until their next run
     :ivar dry_run: only report the plan
-    :ivar drain_timeout: seconds for which a running refresh may take to reach its next checkpoint
-    :ivar new_identity: take another upstream, and read everything from its beginning
+    :ivar drain_timeout: seconds that a running refresh may take to reach its next checkpoint
+    :ivar new_identity: accept another upstream, and read everything from its beginning
     """
 
     validate: bool = True
@@ -144,9 +147,9 @@ class Statement:
     """A statement about a connection.
 
     :ivar if_exists: a connection that is missing is not an error
-    :ivar actions: of ``ALTER``; of ``COMMENT`` the one that changes ``description``
-    :ivar new_name: for ``RENAME``
-    :ivar cascade: of ``DROP``: users of the connection do not refuse it
+    :ivar actions: the actions of ``ALTER``; for ``COMMENT``, the one that changes ``description``
+    :ivar new_name: the new name of ``RENAME``
+    :ivar cascade: for ``DROP``: also drop the connections that refer to it, and pause endpoints that are called with it
     """
 
     verb: Verb
@@ -159,7 +162,7 @@ class Statement:
 
     @property
     def set(self) -> Mapping[str, Value]:
-        """Return the values of ``SET`` by option; of a duplicate option the last."""
+        """Return the values of ``SET`` by option; the last one for a duplicate option."""
         return {action.option: action.value for action in self.actions if action.kind is ActionKind.SET}
 
     def __str__(self) -> str:
@@ -238,7 +241,7 @@ _T = TypeVar("_T")
 
 
 class _TokenKind(str, Enum):
-    """The kinds of tokens, as errors name them."""
+    """The kind of a token; the value is its name in errors."""
 
     WORD = "a name"
     QUOTED = "a quoted name"
@@ -356,7 +359,7 @@ _WORDS: Final = {"true": True, "on": True, "false": False, "off": False, "null":
 
 
 def parse_statement(text: str) -> Statement:
-    """Read one statement.
+    """Parse one statement.
 
     :raises StatementError: the text is not a statement; the error says where, and never repeats a value
     """
@@ -474,7 +477,7 @@ class _StatementParser:
         return Settings(**values)
 
     def _setting(self, name: str) -> bool | float:
-        """Parse the value of a setting; a boolean that is only named is true."""
+        """Parse the value of a setting; a boolean without a value is true."""
         is_duration = name == "drain_timeout"
         has_sign = self._sign("=", optional=True)
         if not (has_sign or is_duration) and self._next.kind in (_TokenKind.SIGN, _TokenKind.END):

@@ -28,7 +28,7 @@ from airflow_provider_rfr.http.redaction import (
 _EXTRA: Final = "extra."
 _CORE: Final = ("host", "port", "login", "password", "schema", "description")
 PLACE: Final = ("conn_type", "host", "schema", "port", "login")
-"""The fields that say where a connection leads; a refresh's fingerprint has them."""
+"""The fields that say where a connection leads; a refresh's fingerprint depends on them."""
 REQUEST_OPTIONS: Final = frozenset(
     {
         *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "srv_lookup", "stream"),
@@ -40,12 +40,12 @@ LIBPQ_OPTIONS: Final = (
     *("service", "sslmode", "sslcert", "sslkey", "sslrootcert", "connect_timeout", "tcp_user_timeout"),
     *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
 )
-"""Extra fields that PostgreSQL's driver is given, where this package opens a connection itself."""
+"""Extra fields that are passed to PostgreSQL's driver where this package opens a connection itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A connection's settings as Airflow stores them, extra fields parsed; its values are never shown."""
+    """A connection's settings as Airflow stores them, with extra fields parsed; ``repr`` shows no value of them."""
 
     name: str
     conn_type: str
@@ -71,21 +71,21 @@ class Definition:
         return {name: getattr(self, name) for name in PLACE}
 
     def having(self, option: str, value: Any) -> Definition:
-        """Return a copy with that option; None removes it."""
+        """Return a copy in which the option has the value; None removes the option."""
         if not option.startswith(_EXTRA):
             changes: dict[str, Any] = {option: value}
             return replace(self, **changes)
         return replace(self, extra=_with(self.extra, _path(option), value))
 
     def options(self) -> Iterator[tuple[str, Any]]:
-        """Yield every option that has a value; of nested extra fields the leaves."""
+        """Yield every option that has a value, with the value; nested extra fields are flattened to their leaves."""
         for name in _CORE:
             if getattr(self, name) not in (None, ""):
                 yield name, getattr(self, name)
         yield from _leaves(_EXTRA.rstrip("."), self.extra)
 
     def scalar_above(self, option: str) -> str | None:
-        """Return the field above this option that has a value of its own, which setting the option would lose."""
+        """Return the field above this option that holds a scalar, which setting the option would overwrite."""
         value: object = self.extra
         *above, _ = _path(option) if option.startswith(_EXTRA) else [""]
         for place, part in enumerate(above, 1):
@@ -115,7 +115,7 @@ def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, An
 
 
 def object_in(value: Any) -> Mapping[str, Any] | None:
-    """Return the value if it is an object, also if a form stored it as text; else None."""
+    """Return the value if it is a JSON object, or the text of one, as a form stores it; else None."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -139,7 +139,7 @@ def _leaves(place: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 REFERENCE_SUFFIX: Final = "_conn_id"
 _DEEPEST: Final = 32
-"""Levels of nested extra fields."""
+"""The most levels of nested extra fields."""
 
 
 def _text(value: Any) -> str:
@@ -174,7 +174,7 @@ def _certificates(value: Any) -> bool | str:
 
 
 def _web_parts(text: str) -> SplitResult | None:
-    """Return the parts of a web address, which is https where it names no scheme; None if it is none."""
+    """Return the parts of a web address, https where it names no scheme; None if the text is not a web address."""
     try:
         parts = urlsplit(text if "://" in text else f"https://{text}")
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -187,7 +187,7 @@ def _url(value: Any) -> str:
     text = _text(value).strip()
     parts = _web_parts(text)
     host = "" if parts is None else parts.hostname or ""
-    # A single word without a scheme is an address by its form alone.
+    # A single word without a scheme parses as an address, but is more likely a mistake.
     named = "://" in text or bool(set(host) & set(".:")) or host == "localhost"
     if parts is None or not (named or parts.port):
         raise ValueError("must be a web address, e.g. https://api.example.com/v1")
@@ -222,7 +222,7 @@ class Option:
 
     :ivar name: as statements write it
     :ivar read: converts a value to the option's type; raises ValueError
-    :ivar inalterable: it can't change while anything uses the connection, since progress is stored by its value
+    :ivar inalterable: it can't change while anything uses the connection, because progress is kept where it leads
     :ivar is_reference: its value is the id of another connection
     :ivar choices: the allowed values; empty for any
     """
@@ -247,20 +247,21 @@ class Option:
 
 
 _Rule = Callable[[Definition], Problem | None]
-"""A check across fields."""
+"""A check across fields, which returns the problem; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionType:
-    """A connection type.
+    """A connection type with its options and the rules for them.
 
-    :ivar options: by name; other extra fields are allowed as well
-    :ivar exclusive: of each group at most one may be set; setting one removes the others
-    :ivar one_of: of each group one must be set
+    :ivar options: options by name; other extra fields are allowed as well
+    :ivar exclusive: groups of options of which at most one may be set; setting one removes the others
+    :ivar one_of: groups of options of which at least one must be set
     :ivar rules: checks across fields
     :ivar has_keys: whether keys can be rotated
-    :ivar has_headers: whether its extra fields are sent as headers, which are secret, as is the path of its host: the
-        address of a webhook often holds a token
+    :ivar has_headers: whether its extra fields are sent as headers. These are secret, and so is the path of its host:
+        the address of a webhook often holds a token
+    :ivar aliases: options by their other names
     """
 
     name: str
@@ -282,7 +283,7 @@ class ConnectionType:
     def option(self, name: str) -> Option | None:
         """Return the option; None if there is none.
 
-        For an extra field that the type does not name, the option is derived from the field's name.
+        For an extra field that the type does not declare, the option is derived from the field's name.
         """
         known_option, path = self.options.get(name), _path(name)
         if known_option is not None or not (name.startswith(_EXTRA) and len(path) <= _DEEPEST and all(path)):
@@ -298,12 +299,12 @@ class ConnectionType:
         return Option(name, _any, secret=secret, is_reference=is_reference)
 
     def is_secret(self, name: str) -> bool:
-        """Return whether the option's value must not be shown; of an unknown option its name decides."""
+        """Tell whether the option's value must not be shown; for an unknown option, its name decides."""
         option = self.option(name)
         return self.has_headers or is_secret_extra(name) if option is None else option.secret
 
     def displayed_value(self, name: str, value: object) -> str:
-        """Return the option's value as it may be shown."""
+        """Return the option's value for display, without its secret parts."""
         if self.is_secret(name):
             return MASK
         return without_path(str(value)) if self._has_secret_path(name) else without_credentials(str(value))
@@ -471,13 +472,13 @@ _TYPES: Final = {kind.name: kind for kind in (_API, _LAKE, _RFR_HTTP, _HTTP, _GE
 
 
 def type_named(conn_type: str) -> ConnectionType:
-    """Return the type of that name, which Airflow writes with dashes or underscores; one for all that are unknown."""
+    """Return the type of that name, written with dashes or underscores; all unknown names share one type."""
     name = conn_type.replace("-", "_")
     return _TYPES.get({"https": "http", "postgresql": "postgres"}.get(name, name), _OTHER)
 
 
 def may_be_secret(option: str) -> bool:
-    """Return whether the option's name implies a secret in a connection of any type."""
+    """Tell whether the option's name implies a secret in a connection of any type."""
     named = (kind for kind in (_OTHER, *_TYPES.values()) if not kind.has_headers)
     return any(kind.is_secret(kind.full_name(option)) for kind in named)
 
@@ -488,10 +489,13 @@ MISSING: Final = "missing"
 
 
 class ContentHash:
-    """A hash of definitions by the installation's key; the salt differs where several share a key or have none."""
+    """A keyed hash (HMAC) of connection definitions.
+
+    :param key: the installation's key; empty if there is none
+    :param salt: tells installations apart that share a key or have none
+    """
 
     def __init__(self, key: bytes, salt: str) -> None:
-        # Without a key of the installation, the salt keeps the hashes of two stores apart.
         self._key = hmac.new(key or b"none", _PURPOSE + salt.encode(), hashlib.sha256).digest()
 
     def of(self, definition: Definition | None) -> str:
@@ -504,7 +508,7 @@ class ContentHash:
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
     def of_text(self, text: str) -> str:
-        """Return the hash of another text that must not be shown."""
+        """Return the hash of any other text that must not be shown."""
         return hmac.new(self._key, b"text " + text.encode(), hashlib.sha256).hexdigest()
 
 

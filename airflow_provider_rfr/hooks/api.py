@@ -1,4 +1,4 @@
-"""Connections to web servers: API sources (``rfr_api``), and endpoints of webhooks and sinks (``rfr_http``)."""
+"""Hooks for connections to web servers: API sources (``rfr_api``), endpoints of webhooks and sinks (``rfr_http``)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ApiHook(BaseHook):
         self.api_conn_id = api_conn_id
 
     def get_source_config(self) -> SourceSettings:
-        """Return the connection as a source sees it.
+        """Return the source settings that the connection holds.
 
         :raises ConfigurationError: it is of another type, or an extra field can't be read
         """
@@ -86,9 +86,9 @@ class ApiHook(BaseHook):
     get_conn = get_source_config
 
     def test_connection(self) -> tuple[bool, str]:
-        """Ask for ``test_path`` below the base URL; any answer below 400 passes. Redirects are not followed.
+        """Send a GET to ``test_path`` below the base URL; any status below 400 passes. Redirects are not followed.
 
-        Without a ``test_path`` the base URL itself is asked, which need not be a page: 404 and 405 pass, too.
+        Without a ``test_path`` the GET is for the base URL itself, which need not exist: 404 and 405 pass, too.
         """
         try:
             connection = self._connection()
@@ -107,10 +107,10 @@ class ApiHook(BaseHook):
 
 
 def ask(connection: Connection, path: str = "") -> Response:
-    """Ask for a path below the base URL, with the connection's credentials; redirects are not followed.
+    """Send a GET to a path below the base URL, with the connection's credentials; redirects are not followed.
 
     :raises ConfigurationError: the connection is of another type, or has no base URL
-    :raises SourceError: no answer came; it names the address that was asked
+    :raises SourceError: the API did not answer; the message has the URL without credentials
     """
     import requests
 
@@ -120,16 +120,16 @@ def ask(connection: Connection, path: str = "") -> Response:
     url = f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url
     headers = {}
     if connection.password and not connection.login:
-        # A key without a login is sent in both ways that APIs commonly expect it.
+        # A key without a login is sent in both ways that APIs commonly expect.
         headers = {"Authorization": f"Bearer {connection.password}", "X-Api-Key": connection.password}
     with requests.Session() as session:
-        # Neither proxies nor credentials of this machine's environment.
+        # Use neither proxies nor credentials (.netrc) of this machine's environment.
         session.trust_env = False
         auth = (connection.login, connection.password or "") if connection.login else None
         try:
             return session.get(url, headers=headers, auth=auth, timeout=_TEST_TIMEOUT, allow_redirects=False)
         except requests.RequestException as error:
-            # Its own text may repeat what was sent; the system's does not.
+            # The error's own text may repeat the credentials; that of the operating system's error does not.
             reason: BaseException | None = error
             while reason is not None and getattr(reason, "strerror", None) is None:
                 reason = reason.__cause__ or reason.__context__
@@ -139,10 +139,11 @@ def ask(connection: Connection, path: str = "") -> Response:
 
 
 def read_first_page(source: Mapping[str, Any], name: str) -> tuple[PagedStream, Page | None]:
-    """Read the first page of the stream's first partition; return it with the stream, None if there is no partition.
+    """Read the first page of the stream's first partition.
 
-    :param source: with its settings and secrets
-    :param name: of the stream
+    :param source: the source with its settings and secrets
+    :param name: name of the stream
+    :return: the stream, and the page; None for the page if there is no partition
     :raises ConfigurationError: the source is wrong, or has no such stream
     :raises SourceError: the API answers with an error, or the page does not come in time
     """
@@ -171,7 +172,7 @@ def read_first_page(source: Mapping[str, Any], name: str) -> tuple[PagedStream, 
 
 
 def settings_of(api_conn_id: str | None) -> SourceSettings:
-    """Return the settings that a connection holds; empty ones for a source without a connection.
+    """Return the source settings that a connection holds; empty ones for a source without a connection.
 
     :raises ConfigurationError: it does not exist, is of another type, or an extra field can't be read
     """
@@ -179,7 +180,7 @@ def settings_of(api_conn_id: str | None) -> SourceSettings:
 
 
 def keep_rotated_tokens() -> None:
-    """Keep refresh tokens that replace others in the control store: the next refresh has to find the newest."""
+    """Keep rotated refresh tokens of this process in the control store, where the next refresh finds the newest one."""
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
     from airflow_provider_rfr.store.leases import RefreshTokens
     from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
@@ -282,7 +283,7 @@ def http_settings(conn_id: str) -> ConnectionSettings:
     extras = extras_of(connection)
     headers = {name: str(value) for name, value in extras.items() if name not in REQUEST_OPTIONS}
     login, password = connection.login or "", connection.password or ""
-    # Two names, as Airflow's HTTP hook has them; a form's field gives text.
+    # Airflow's HTTP hook accepts both names. A form stores text.
     verify = extras.get("verify", extras.get("verify_ssl", True))
     if isinstance(verify, str):
         verify = {"true": True, "false": False}.get(verify.lower(), verify)

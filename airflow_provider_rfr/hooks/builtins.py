@@ -1,4 +1,4 @@
-"""Plans and deploys the platform's own objects: declarations in files, a lake's catalog, and a control store."""
+"""The hook that plans and deploys built-in objects, by their declarations, a lake's catalog and a control store."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ PROJECT = "rfr"
 class BuiltinsHook(BaseHook):
     """A hook that plans and deploys declared objects.
 
-    :param objects: YAML files or folders of them, besides what the package and entry points declare
-    :param project: that the objects belong to; default ``rfr``
-    :param version: of the code that declares them; None for this package's
+    :param objects: YAML files or folders of them, in addition to the declarations of the package and entry points
+    :param project: project that the objects belong to; default ``rfr``
+    :param version: version of the code that declares them; None for this package's
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default``
     :param control_store_conn_id: connection of the control store; None for the default
-    :param folders: where relative paths are looked up; none for the working folder
+    :param folders: folders in which relative paths are looked up; empty for the working folder
+    :raises ConfigurationError: a file or folder does not exist
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class BuiltinsHook(BaseHook):
 
     @classmethod
     def of_task(cls, task: Any) -> BuiltinsHook:
-        """Return the hook of a task's arguments; for relative paths see :func:`file_folders`."""
+        """Return a hook with a task's arguments; relative paths are looked up in its :func:`file_folders`."""
         return cls(
             task.objects or (),
             project=task.project,
@@ -106,17 +107,17 @@ class BuiltinsHook(BaseHook):
             return open_catalog(self.lake)
 
     def recorded(self) -> RegistryState:
-        """Return the deployed state, as the registry has it."""
+        """Return the registry's state: the objects as the last deploys recorded them."""
         from airflow_provider_rfr.builtins.maintenance import read_recorded
 
         with self.store.read() as connection:
             return read_recorded(connection, self.project)
 
     def observe(self, spec: CatalogSpec | None = None) -> tuple[RegistryState, ActualState]:
-        """Return the recorded and the actual state.
+        """Return the registry state and the actual state.
 
-        :param spec: what is going to be planned
-        :raises RfrError: the lake, or the control store, is away
+        :param spec: the declarations to plan: columns that they require are searched for NULLs
+        :raises RfrError: the lake or the control store can't be read
         """
         from airflow_provider_rfr.builtins.maintenance import observe
 
@@ -125,7 +126,11 @@ class BuiltinsHook(BaseHook):
             return observe(self.catalog, store, project=self.project, spec=spec)
 
     def plan(self, policies: Policies | None = None) -> Plan:
-        """Return the plan of a deploy."""
+        """Return the plan of a deploy.
+
+        :raises ConfigurationError: an object's namespace is the catalog's name, or a file of a source does not exist
+        :raises RfrError: the lake or the control store can't be read
+        """
         from airflow_provider_rfr.builtins.planner import plan
 
         # Spark reads the first part of a name as the catalog, if there is one of that name.
@@ -143,9 +148,11 @@ class BuiltinsHook(BaseHook):
     def apply(self, plan: Plan, *, sql: SparkSqlEngine | None = None, actor: str = "", replan: bool = False) -> Applied:
         """Apply the plan in this process.
 
-        :param replan: nobody has approved the plan: if another deploy came first, do what is left
+        :param sql: the engine for steps that need SQL, see :meth:`needs_spark`
+        :param actor: who or what deploys, for the journal
+        :param replan: for a plan that nobody approved: if another deploy came first, plan again and apply the rest
         :raises BlockedPlanError: the plan is blocked
-        :raises StalePlanError: the state has changed since it was made
+        :raises StalePlanError: the state has changed since the plan was made
         """
         from airflow_provider_rfr.builtins.deploy import apply
 
@@ -155,7 +162,7 @@ class BuiltinsHook(BaseHook):
     def done_by(self, actor: str) -> dict[str, Plan]:
         """Return the plans that this actor has applied, by id of the deploy.
 
-        A task that died right after its deploy finds nothing left to do, and still has to send its events.
+        A try after one that died right after its deploy has nothing to deploy, but still has to send the events.
         """
         from airflow_provider_rfr.builtins.maintenance import plan_of
         from airflow_provider_rfr.store.deploys import done_by
@@ -166,7 +173,7 @@ class BuiltinsHook(BaseHook):
 
     @staticmethod
     def needs_spark(plan: Plan) -> bool:
-        """Tell whether a step of the plan takes SQL; columns, settings and empty tables do not."""
+        """Tell whether a step of the plan needs SQL; columns, settings and empty tables do not."""
         from airflow_provider_rfr.builtins.steps import takes_sql
 
         return any(map(takes_sql, plan.steps))
@@ -184,8 +191,10 @@ class BuiltinsHook(BaseHook):
     def refresh_views(
         self, names: Sequence[str] = (), *, sql: SparkSqlEngine, force: bool = False
     ) -> tuple[Refreshed, ...]:
-        """Refresh materialized views in this process, as they are deployed; all of the project where none is named.
+        """Refresh materialized views, as they are deployed, in this process.
 
+        :param names: names of the views; empty, the default, for all of the project
+        :param force: refresh a view even if its inputs have no new commit
         :raises ConfigurationError: a name is not that of a deployed materialized view
         :raises StepError: one can't be refreshed now, because a deploy or others change it
         """
@@ -197,6 +206,7 @@ class BuiltinsHook(BaseHook):
     def due_views(self, names: Sequence[str] = ()) -> dict[str, bool]:
         """Tell by name whether the inputs of materialized views changed since their rows were computed; without Spark.
 
+        :param names: names of the views; empty, the default, for all of the project
         :raises ConfigurationError: a name is not that of a deployed materialized view
         :raises StepError: one can't be refreshed now, because a deploy changes it
         """

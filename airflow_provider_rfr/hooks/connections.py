@@ -1,4 +1,4 @@
-"""ALTER CONNECTION in Airflow: its hook, and the trials of new settings on the machine where this runs."""
+"""The hook of ALTER CONNECTION, and the checks by which the machine that runs it tries new settings."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ if TYPE_CHECKING:
 class ConnectionsHook(BaseHook):
     """A hook that alters, drops and comments on connections, and lists their dependents.
 
-    It works by Airflow's REST API from a task, and by its database at the command line.
+    A task works through Airflow's REST API, and the command line through Airflow's database.
 
     :param airflow_api_conn_id: connection of Airflow's own API; not needed at the command line, nor where Airflow asks
         for no password
+    :param control_store_conn_id: connection of the control store; None for the default
     :param report: called with each line of progress; logs it by default
-    :param at_database: whether Airflow's database is used rather than its API; None: where there is no API
+    :param at_database: whether Airflow's database is used rather than its API; None: if no API accepts the user
     """
 
     conn_name_attr = "airflow_api_conn_id"
@@ -81,14 +82,14 @@ class ConnectionsHook(BaseHook):
             return execute(services, statement, actor=actor, parameters=parameters)
 
     def dependents(self, name: str) -> Sequence[DependentTask]:
-        """Return the dependents of the connection, by any number of steps."""
+        """Return the tasks that use the connection, directly or through other connections."""
         from airflow_provider_rfr.connections.alteration import dependents_of
 
         with self._services() as services:
             return dependents_of(services, name)
 
     def history(self, name: str | None = None, limit: int = 100) -> list[AlterationRecord]:
-        """Return the audit, the newest first; of all connections without a name."""
+        """Return the recorded alterations, the newest first; without a name, those of all connections."""
         from airflow_provider_rfr.store.connections import list_alterations
 
         with closing(ControlStoreHook(self._control_store_conn_id).get_store()) as store, store.read() as connection:
@@ -106,7 +107,7 @@ class ConnectionsHook(BaseHook):
             # The API is preferred where there is one, because it checks the rights of the user.
             at_database = can_be_reached() and not api.is_there()
         store_hook = ControlStoreHook(self._control_store_conn_id)
-        # Airflow masks what it reads, and would warn of each value that is too short for that.
+        # Airflow masks each value that it reads, and would warn about those that are too short to be masked.
         with quiet_masking(), closing(store_hook.get_store()) as store:
             hashes = content_hash(store)
             gateway = DatabaseGateway(hashes) if at_database else ApiGateway(api, hashes)
@@ -134,7 +135,7 @@ def type_of(conn_id: str) -> str | None:
 
 
 def run_test(candidate: Definition) -> bool:
-    """Run the test of the hook of the connection's type; False where there is no hook, or it has no test.
+    """Run the connection test of the type's hook; return False where there is no hook, or it has no test.
 
     :raises ConnectionValidationError: the test fails; its message is masked
     """
@@ -175,9 +176,9 @@ def upstream_identity(definition: Definition) -> str | None:
 
 
 def check_use(find: Callable[[str], Definition | None], candidate: Definition, use: Use) -> None:
-    """Do the task's next step with the candidate: read one page of its first stream, or find its tables.
+    """Check that a task could continue with the candidate: read one page of its first stream, or find its tables.
 
-    :param find: the connections as they are stored now
+    :param find: returns a connection as it is stored now
     :raises ConnectionValidationError: that task could not continue with these settings
     """
     step = use.details.get("check", {}).get(candidate.name)
@@ -234,7 +235,7 @@ def _system_identifier(definition: Definition) -> str | None:
 
 
 def _find_tables(candidate: Definition, present: Definition | None, tables: list[str]) -> None:
-    """Check that the tables which are there now are there with the candidate, and are the same ones."""
+    """Check that each table that the stored settings reach is the same one (by UUID) with the candidate."""
     try:
         before = {} if present is None else _table_ids(present, tables)
     except ConnectionValidationError:

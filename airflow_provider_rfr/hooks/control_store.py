@@ -1,4 +1,4 @@
-"""Where the control store is: a connection, a setting of Airflow's, or a file next to Airflow's own."""
+"""The hook that finds the control store: by a connection, a setting of Airflow, or a file in ``AIRFLOW_HOME``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _DRIVERS = {"postgres": "postgresql+psycopg2", "postgresql": "postgresql+psycopg
 class ControlStoreHook(BaseHook):
     """A hook that opens the control store.
 
-    Looked for in this order: the connection, which need not exist while it has its default name; the option
-    ``control_store`` of section ``[rfr]`` in Airflow's configuration (a SQLAlchemy URL); a SQLite file in
-    ``AIRFLOW_HOME``, which is right for one machine only.
+    The control store is looked up in this order: the connection, which need not exist if its id is the default; the
+    option ``control_store`` of section ``[rfr]`` in Airflow's configuration (a SQLAlchemy URL); a SQLite file in
+    ``AIRFLOW_HOME``, which works for one machine only.
 
     PostgreSQL's driver is given the extra fields ``sslmode``, ``sslrootcert``, ``sslcert``, ``sslkey``, ``service``,
     ``connect_timeout``, ``tcp_user_timeout`` and ``keepalives...``; a connection with others is refused.
@@ -62,7 +62,7 @@ class ControlStoreHook(BaseHook):
         return self.url.render_as_string(hide_password=False)
 
     def is_there(self) -> bool:
-        """Tell whether the store exists, without creating it. A file may not exist yet."""
+        """Tell whether the store exists, without creating it. A SQLite file may not exist yet."""
         file = self.url.database
         return self.url.get_backend_name() != "sqlite" or file in (None, "", ":memory:") or Path(file).exists()
 
@@ -70,7 +70,7 @@ class ControlStoreHook(BaseHook):
     def url(self) -> URL:
         """Return the database's address, read once.
 
-        Its password is in it, so print it only as SQLAlchemy's ``repr`` does.
+        It holds the password, so print it only by SQLAlchemy's ``repr``, which masks it.
 
         :raises ConfigurationError: the connection or the option does not name a usable database
         """
@@ -78,7 +78,7 @@ class ControlStoreHook(BaseHook):
             connection = read_connection(self.control_store_conn_id)
         except AirflowNotFoundException:
             name = self.control_store_conn_id
-            # Of one that is there, but can't be read, no other store can take the place.
+            # A connection that exists but can't be read must not be replaced by another store.
             reason = why_unreadable(name)
             if reason is None and name == self.default_conn_name:
                 return _configured_url()

@@ -1,4 +1,4 @@
-"""Arguments of operators: templates that are rendered later, relative paths, names of tables."""
+"""Helpers for arguments of operators: templates that are rendered later, relative paths, names of tables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 _SKIPPED = ("airflow", "airflow_provider_rfr")
-"""Top-level packages whose code stands between an operator and the module that calls it."""
+"""Top-level packages whose stack frames are between an operator and the module that calls it."""
 _UNMAP = "airflow.sdk.definitions.mappedoperator"
 
 
 def is_pending(value: Any) -> bool:
-    """Tell whether Airflow has yet to render the value, or something in it."""
+    """Tell whether Airflow has yet to render the value, or a part of it."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     if isinstance(value, Mapping):
@@ -40,14 +40,15 @@ def calling_folder() -> Path | None:
 
 
 def file_folders(task: Any = None) -> tuple[Path, ...]:
-    """Return where relative paths are looked up: next to the DAG's file, then next to the calling module.
+    """Return the folders in which relative paths are looked up: that of the DAG's file, then the calling module's.
 
     While a DAG is parsed, its ``fileloc`` is the file that called ``DAG()``, which may be a factory's. Outside a parse,
     a task that is in no DAG yet has no such file.
 
-    :param task: whose constructor has set ``_calling_folder`` to :func:`calling_folder`; None while a DAG is made
+    :param task: a task whose constructor has set ``_calling_folder`` to :func:`calling_folder`; None for the DAG that
+        is being made
     """
-    # Imported here: it loads jsonschema, which no parse without a DAG has to wait for.
+    # Imported here, because it loads jsonschema, which no parse without a DAG has to wait for.
     from airflow.sdk.definitions._internal.contextmanager import DagContext
 
     calling = calling_folder() if task is None else task._calling_folder
@@ -59,24 +60,24 @@ def file_folders(task: Any = None) -> tuple[Path, ...]:
 
 
 def possible_places(path: str | Path, folders: Sequence[Path]) -> list[Path]:
-    """Return every place of a file or folder: of an absolute path one, of a relative one one in each of the folders.
+    """Return the possible places of a file or folder: an absolute path itself, a relative one in each of the folders.
 
-    :param folders: none for a path that is relative to the working folder
+    :param folders: empty if a relative path is relative to the working folder
     """
     expanded = Path(path).expanduser()
     return [folder / expanded for folder in folders] if folders and not expanded.is_absolute() else [expanded]
 
 
 def place_of(path: str | Path, folders: Sequence[Path]) -> Path:
-    """Return the first place that exists; if none does, the first one."""
+    """Return the first possible place that exists; if none does, the first one."""
     places = possible_places(path, folders)
     return next((place for place in places if place.exists()), places[0])
 
 
 def path_from_dag(path: str | Path, folders: Sequence[Path]) -> str | Path:
-    """Return a relative path that leads to the same place from the first folder, the DAG's.
+    """Return the path relative to the first folder, the DAG's; unchanged if it is absolute or does not exist.
 
-    A mapped task's operator is called by Airflow, so it looks next to the DAG's file alone.
+    Airflow calls the operator of a mapped task, which therefore looks up relative paths next to the DAG's file only.
     """
     place = place_of(path, folders)
     is_found = not Path(path).expanduser().is_absolute() and place.exists()
@@ -121,15 +122,15 @@ _FILES = ("file", "manifest", "components")
 
 
 def paths_in(source: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a source that are paths, templates of paths included; text with lines is a document."""
+    """Return the fields of a source that are paths, or templates of paths; a text with line breaks is a document."""
     return {name: text for name in _FILES if isinstance(text := source.get(name), str) and "\n" not in text}
 
 
 def located(source: Mapping[str, Any], file: str | None, place: str) -> dict[str, Any]:
     """Return a declared source with absolute paths: a relative one is relative to the declaration's own file.
 
-    :param file: that declares it; None: it is declared in Python, where paths are as they are
-    :param place: where it is declared, for errors
+    :param file: the file that declares it; None for a declaration in Python, whose paths stay as they are
+    :param place: place of the declaration, for errors
     :raises ConfigurationError: a file does not exist
     """
     paths = paths_in(source) if file is not None else {}

@@ -1,4 +1,4 @@
-"""The connection of a lake's catalog (type ``rfr_lake``), and commits of its tables for sensors and triggers."""
+"""The hook of a lake's catalog (connection type ``rfr_lake``), and its tables' commits for sensors and triggers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _STORE_EXTRAS = {
 
 
 def secrets_of(lake: LakeSettings) -> list[str]:
-    """Return the values that must not be shown."""
+    """Return the secret values of the lake's properties, passwords in the catalog's URI included."""
     values = [value for key, value in lake.properties.items() if is_secret(key)]
     return values + sorted(passwords_in(lake.properties.get("uri", "")))
 
@@ -83,7 +83,7 @@ class LakeHook(BaseHook):
     def get_lake_settings(self) -> LakeSettings:
         """Return the catalog's settings, without opening it.
 
-        :raises ConfigurationError: the connection is of another type, or says too little
+        :raises ConfigurationError: the connection is missing, of another type, or incomplete
         """
         remedy = (
             f"run: airflow connections add {self.lake_conn_id} --conn-type rfr_lake --conn-host"
@@ -104,10 +104,10 @@ class LakeHook(BaseHook):
         )
 
     def check_catalog(self) -> int:
-        """List the catalog's namespaces; return how many there are.
+        """List the catalog's namespaces; return their number.
 
-        :raises ConfigurationError: the connection is of another type, or says too little
-        :raises CatalogError: the catalog can't be opened; without secrets
+        :raises ConfigurationError: the connection is missing, of another type, or incomplete
+        :raises CatalogError: the catalog can't be opened; the message holds no secrets
         """
         settings = self.get_lake_settings()
         with self._explained("The catalog can't be opened", settings):
@@ -116,10 +116,11 @@ class LakeHook(BaseHook):
             return within(_TEST_SECONDS, lambda: len(open_catalog(settings).list_namespaces()))
 
     def check_warehouse(self) -> bool:
-        """Write and delete a small object; False for a catalog that decides itself where tables are, and who may write.
+        """Write and delete an empty object below the warehouse.
 
-        :raises ConfigurationError: the connection is of another type, or says too little
-        :raises CatalogError: it can't be written; without secrets
+        :return: False, without a try, for a catalog that decides itself where tables are, and who may write
+        :raises ConfigurationError: the connection is missing, of another type, or incomplete
+        :raises CatalogError: the warehouse can't be written; the message holds no secrets
         """
         settings = self.get_lake_settings()
         with self._explained("Nothing can be written below the warehouse", settings):
@@ -131,7 +132,7 @@ class LakeHook(BaseHook):
             yield
         except Exception as error:  # noqa: BLE001 - each catalog and each store has errors of its own
             secrets = [*secrets_of(settings), read_connection(self.lake_conn_id).password or ""]
-            # What follows of an object store is curl's, and says the same again.
+            # In an error of an object store, the rest is curl's, and repeats the reason.
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition("; Details: ")[0][:500]
             raise CatalogError(f"{problem}: {redact(reason, filter(None, secrets))}") from None
 
@@ -143,7 +144,7 @@ def namespaces_in_words(count: int) -> str:
 def lake_settings(connection: Connection) -> LakeSettings:
     """Return the catalog that an ``rfr_lake`` connection describes, with PyIceberg's names of properties.
 
-    :raises ConfigurationError: it is of another type, or says too little
+    :raises ConfigurationError: the connection is of another type, incomplete, or has a field that is not read
     """
     require_type(connection, LakeHook.conn_type)
     extras = extras_of(connection)
@@ -166,7 +167,7 @@ def lake_settings(connection: Connection) -> LakeSettings:
         _check_address(f"{name}: {where}", {**properties, **extra}.get(key, ""))
     properties |= {**_credentials(kind, connection), **extra}
     if kind == "sql":
-        # Only the catalogs of servers know where tables are; here each process would resolve a relative path itself.
+        # Only a catalog with a server can resolve a relative path: here, each process would resolve it differently.
         warehouse = properties.get("warehouse", "")
         remedy = "write the folder of the tables, e.g. s3://bucket/warehouse or file:///data/warehouse"
         if not warehouse:
@@ -184,7 +185,7 @@ def _refuse_unread(name: str, connection: Connection) -> None:
 
 
 def _try_warehouse(properties: Mapping[str, str]) -> bool:
-    """Check the warehouse as :meth:`LakeHook.check_warehouse` does; raise the store's own errors."""
+    """Do the check of :meth:`LakeHook.check_warehouse`; raise the store's own errors."""
     from airflow_provider_rfr.lake.files import FileStore
 
     warehouse = properties.get("warehouse", "").rstrip("/")
@@ -192,7 +193,7 @@ def _try_warehouse(properties: Mapping[str, str]) -> bool:
     if properties.get("type") == "rest" or not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
         return False
     location = f"{warehouse}/.rfr-connection-test-{uuid4().hex}"
-    # A person waits for the answer in a browser.
+    # Short timeouts, because a person waits for the answer in a browser.
     store = FileStore({"s3.connect-timeout": "5", "s3.request-timeout": "10", **properties})
     store.write(location, b"")
     store.delete([location])
@@ -203,7 +204,7 @@ def _check_address(field: str, address: str) -> None:
     try:
         urlsplit(address)
     except ValueError:
-        # Its text may quote a password.
+        # The text of the error may quote a password.
         raise ConfigurationError(field, "its host can't be read", "write an address without odd brackets") from None
 
 
@@ -211,7 +212,7 @@ def _credentials(kind: str, connection: Connection) -> dict[str, str]:
     login, password = connection.login, connection.password
     if kind == "sql" and login:
         parts = urlsplit(str(connection.host))
-        # A login that the address itself names wins.
+        # A login in the address itself takes precedence.
         if parts.hostname and not names_login(str(connection.host)):
             who = quote(login, safe="") + (f":{quote(password, safe='')}" if password else "")
             return {"uri": urlunsplit(parts._replace(netloc=f"{who}@{parts.netloc}"))}
@@ -228,8 +229,8 @@ def table_asset(table: str, lake_conn_id: str = LakeHook.default_conn_name) -> A
     The connection's id stands for the catalog, because no connection may be read while a DAG is parsed.
 
     :param table: ``namespace.table``
-    :param lake_conn_id: the refresh's
-    :raises ConfigurationError: not a table's name, or a template
+    :param lake_conn_id: the connection ``lake_conn_id`` of the refresh; default ``rfr_lake_default``
+    :raises ConfigurationError: ``table`` is not a table's name, or an argument is a template
     """
     check_identifier(table, "table")
     if is_pending(lake_conn_id):
@@ -249,16 +250,20 @@ _FIGURES = {"rfr.generation": "generation", "rfr.rows": "rows", "rfr.stream": "s
 
 
 class Position(NamedTuple):
-    """A place in a table's history; a table that was dropped and made again has another uuid, and counts from 1."""
+    """A position in a table's history. A table that was dropped and created again has another UUID, and counts from 1.
+
+    :ivar sequence: Iceberg's sequence number of a commit; 0 before the first one
+    """
 
     table_uuid: str
     sequence: int
 
 
 class CommitsReader:
-    """A reader of the commits of an ``rfr_lake`` connection's catalog; blocking, so a trigger calls it in a thread.
+    """A reader of the commits of a catalog's tables. Its methods block, so a trigger calls them in a thread.
 
-    :raises ConfigurationError: the connection is of another type, or says too little
+    :param connection: a connection of type ``rfr_lake``
+    :raises ConfigurationError: the connection is of another type, or incomplete
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -273,9 +278,11 @@ class CommitsReader:
         return Position(log.table_uuid, records[-1].sequence if records else 0)
 
     def commits(self, table: str, after: Position | None) -> list[tuple[Position, dict[str, Any] | None]]:
-        """Return the commits after the position, oldest first, as JSON values; all of them if it is of a dropped table.
+        """Return the commits after a position, oldest first, each with its position.
 
-        A compaction has a position and None: it is no event.
+        A commit is a JSON object; a compaction is None, because it is no event.
+
+        :param after: None, or the position of a table that was dropped, for all commits
         """
         log = self._log(table)
         if log is None:
@@ -290,10 +297,10 @@ class CommitsReader:
     def newest_after(
         self, tables: Sequence[str], after: datetime, snapshots: Mapping[str, str]
     ) -> dict[str, Any] | None:
-        """Return each table's newest commit; None if a table has none that counts. A compaction never does.
+        """Return the newest commit by table; None if a table has no commit that counts. Compactions never count.
 
         :param after: later commits count
-        :param snapshots: by table, a snapshot that counts as well, and so do the commits that follow it
+        :param snapshots: by table, the id of a snapshot that counts as well, as do the commits after it
         """
         commits = {}
         for table in tables:
@@ -305,12 +312,12 @@ class CommitsReader:
         return commits
 
     def newest(self, table: str) -> dict[str, Any] | None:
-        """Return the table's newest commit; None if it has none."""
+        """Return the table's newest commit that is no compaction; None if it has none."""
         records = self._changes(table)
         return _values(table, records[-1]) if records else None
 
     def _changes(self, table: str) -> list[CommitRecord]:
-        """Return the commits that are no compactions, oldest first."""
+        """Return the table's commits that are no compactions, oldest first."""
         log = self._log(table)
         return [record for record in log.commits() if record.changes_rows] if log is not None else []
 
@@ -327,9 +334,9 @@ class CommitsReader:
 
 
 def snapshots_of(events: Iterable[Any], tables: Sequence[str], lake_conn_id: str) -> dict[str, str]:
-    """Return the snapshot by table that asset events name; of several events of a table, the last one's.
+    """Return the snapshot id by table that asset events name; the last one of several events of a table.
 
-    :param events: of refreshes, with the figures of the asset's table in ``extra``, and of ``CommitTrigger``
+    :param events: events of refreshes, with the figures of the asset's table in ``extra``, and of ``CommitTrigger``
     """
     by_uri = {table_asset(table, lake_conn_id).uri: table for table in tables}
     snapshots = {}

@@ -1,14 +1,14 @@
-"""The hook that submits to Spark, and drivers that run in a cluster, in YARN or Kubernetes: state, log and end.
+"""The hook that submits to Spark, and clients for drivers that run in a cluster (YARN or Kubernetes).
 
-This is the one place that knows the Spark provider's hook, whose inside changes between minor versions. Adapted to
-here: where the hook keeps its parts (``_files``, ``_py_files``, ``_jars``, ``_packages``, ``_application_args``,
-``_conf``, ``_env``, ``_connection``, ``_submit_sp``), that it logs the driver's lines in ``_process_spark_submit_log``,
-that it resolves the Spark connection in its constructor, and which attributes keep its ``submit`` from waiting for a
-driver in a cluster (``_yarn_track_via_rm_api``, ``_track_driver_via_k8s_api``).
+This is the only module that depends on internals of the Spark provider's hook, which change between minor versions. It
+assumes these attributes: ``_files``, ``_py_files``, ``_jars``, ``_packages``, ``_application_args``, ``_conf``,
+``_env``, ``_connection`` and ``_submit_sp``; that the hook logs the driver's lines in ``_process_spark_submit_log``;
+that its constructor resolves the Spark connection; and that ``_yarn_track_via_rm_api`` and
+``_track_driver_via_k8s_api`` keep its ``submit`` from waiting for a driver in a cluster.
 
-YARN is asked by the resource manager's REST API. The client for Kubernetes is the one of Airflow's Kubernetes provider,
-without which the Spark provider's hook does not submit there; it reads the section ``[kubernetes_executor]`` and the
-usual files. Importing it takes seconds, so that is done where it is used.
+YARN is queried by the resource manager's REST API. The client for Kubernetes is that of Airflow's Kubernetes provider,
+without which the Spark provider's hook does not submit there. It reads the section ``[kubernetes_executor]`` and the
+usual files. Its import takes seconds, so it is imported where it is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _TIMEOUT = (5.0, 30.0)
 """Seconds to connect to a cluster manager, and to wait for its answer."""
 _ADDRESS_EXTRA = "yarn_resourcemanager_webapp_address"
-"""The Spark provider's own name for it."""
+"""The extra field in which the Spark provider, too, expects the resource manager's address."""
 _YARN_ACTIVE = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"})
 _EXIT_STATUS = re.compile(r"User application exited with status (\d+)")
 _CONTAINER = "spark-kubernetes-driver"
@@ -59,7 +59,7 @@ class DriverState(str, Enum):
 
     ACTIVE = "active"
     UNKNOWN = "unknown"
-    """The manager itself does not know, for the moment."""
+    """The manager can't tell for the moment."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     GONE = "gone"
@@ -85,7 +85,7 @@ class DriverAddress:
 
     :ivar conn_id: the Spark connection, which says where the manager is
     :ivar driver_id: YARN's application id, or ``namespace:pod``
-    :ivar kerberos: the manager's API asks for Kerberos
+    :ivar kerberos: whether the manager's API asks for Kerberos
     """
 
     manager: str
@@ -99,8 +99,8 @@ class DriverReport:
     """The manager's report of a driver.
 
     :ivar status: the state as the manager calls it
-    :ivar exit_code: of the driver's Python, where it is known
-    :ivar url: of Spark's UI, where it can be reached
+    :ivar exit_code: exit code of the driver's Python, where it is known
+    :ivar url: address of Spark's UI, where it can be reached
     :ivar why: the manager's reason for a failure; unmasked, so only for a worker's log
     """
 
@@ -112,9 +112,9 @@ class DriverReport:
 
 
 class ClusterDriver(Protocol):
-    """One driver. Every method asks the manager, and blocks.
+    """A driver in a cluster. Every method calls the cluster manager, and blocks.
 
-    :raises ClusterManagerError: it can't be asked
+    :raises ClusterManagerError: the manager can't be reached, or refuses the request
     """
 
     def look(self) -> DriverReport:
@@ -127,7 +127,7 @@ class ClusterDriver(Protocol):
         """Return the end of the driver's log; an empty list where it can't be read."""
 
     def tidy(self) -> None:
-        """Remove the resources that a driver that ended well leaves behind."""
+        """Remove the resources that a driver leaves behind after its success."""
 
 
 def open_driver(address: DriverAddress) -> ClusterDriver:
@@ -156,7 +156,7 @@ def resource_manager(conn_id: str) -> str:
 
 
 class _YarnDriver:
-    """A driver on YARN, asked for by ``/ws/v1/cluster/apps/{id}``."""
+    """A driver on YARN, by the resource manager's ``/ws/v1/cluster/apps/{id}``."""
 
     def __init__(self, address: DriverAddress) -> None:
         self._url = f"{resource_manager(address.conn_id)}/ws/v1/cluster/apps/{quote(address.driver_id, safe='')}"
@@ -188,7 +188,7 @@ class _YarnDriver:
         return ()
 
     def tidy(self) -> None:
-        """Do nothing: YARN removes the files that it staged itself."""
+        """Do nothing: YARN itself removes the files that it staged."""
 
     def _ask(self, method: str, url: str, **options: Any) -> requests.Response:
         try:
@@ -196,16 +196,16 @@ class _YarnDriver:
                 method, url, auth=self._auth, timeout=_TIMEOUT, headers={"Accept": "application/json"}, **options
             )
         except requests.RequestException as error:
-            # Without the cause, because the text of requests quotes the address.
+            # Without the cause, because the text of its error quotes the address.
             raise ClusterManagerError(f"the resource manager can't be reached ({type(error).__name__})") from None
-        # 404 is an answer: an application that is gone is one that stop() need not end.
+        # 404 is an answer: stop() need not end an application that is gone.
         if answer.status_code >= 400 and answer.status_code != 404:
             raise ClusterManagerError(f"the resource manager answers {method} with HTTP {answer.status_code}")
         return answer
 
 
 def _yarn_report(app: Mapping[str, Any]) -> DriverReport:
-    """Return the state in an application's JSON."""
+    """Return the report in the JSON object of a YARN application."""
     state, final = str(app["state"]).upper(), str(app.get("finalStatus", "UNDEFINED")).upper()
     why = str(app.get("diagnostics") or "")
     exited = _EXIT_STATUS.search(why)
@@ -220,7 +220,7 @@ def _yarn_report(app: Mapping[str, Any]) -> DriverReport:
 
 
 class _KubernetesDriver:
-    """A driver on Kubernetes, asked for by ``namespace:pod``."""
+    """A driver's pod on Kubernetes, addressed by ``namespace:pod``."""
 
     def __init__(self, address: DriverAddress) -> None:
         self._namespace, _, self._pod = address.driver_id.partition(":")
@@ -243,13 +243,13 @@ class _KubernetesDriver:
         ended = drivers[0].state.terminated if drivers and drivers[0].state is not None else None
         if ended is None:
             return DriverReport(_POD_PHASES.get(phase, DriverState.UNKNOWN), phase, why=str(pod.status.message or ""))
-        # The container's end counts, not the pod's: a sidecar may keep that running for ever.
+        # The container's end counts, not the pod's: a sidecar may keep the pod running for ever.
         state = DriverState.FAILED if ended.exit_code else DriverState.SUCCEEDED
         why = str(ended.message or ended.reason or pod.status.message or "")
         return DriverReport(state, phase, int(ended.exit_code), why=why)
 
     def stop(self) -> None:
-        """Delete the pod, which asks the driver to stop first."""
+        """Delete the pod; Kubernetes asks the driver to stop first."""
         self._ask(self._client.delete_namespaced_pod)
 
     def last_lines(self) -> Sequence[str]:
@@ -277,7 +277,7 @@ class _KubernetesDriver:
 
 _CONNECT = "sc://"
 _CONNECT_TYPES = frozenset({"sc", "spark_connect"})
-"""Types of connections to Spark Connect: from an address, and of the Spark provider."""
+"""Types of connections to Spark Connect: the scheme of an ``sc://`` URI, and the Spark provider's own type."""
 _REMOTE = "spark.remote"
 
 
@@ -299,7 +299,7 @@ def refuse_spark_connect(connection: Connection, conf: Mapping[str, Any] | None 
 
 
 STOP_GRACE_SECONDS = 3.5
-"""Airflow ends a task hard five seconds after it asked it to stop."""
+"""Less than the five seconds after which Airflow kills a task that it asked to stop."""
 _ROUND = re.compile(r"\S+: round \d+: ")
 _RESULT_KEYS = frozenset({"generation", "error", "deploy_id"})
 _PAGES = re.compile(r"(?:^Spark UI|\btracking URL): (\S+)")
@@ -313,7 +313,7 @@ _WAITS = {
 class RefreshSparkHook(SparkSubmitHook):
     """A hook that submits an application of this package, and keeps the JSON object of figures that it prints last.
 
-    :ivar result_line: None before the driver has printed it; neither it nor what follows it is logged
+    :ivar result_line: the JSON object; None before the driver has printed it. Neither it nor later lines are logged
     :ivar on_pages: called with the address of Spark's UI, as soon as the log has it
     """
 
@@ -325,7 +325,7 @@ class RefreshSparkHook(SparkSubmitHook):
 
     @classmethod
     def from_parent(cls, hook: SparkSubmitHook) -> RefreshSparkHook:
-        """Copy the hook that the parent operator built, whatever arguments that has in this version."""
+        """Copy the hook that the parent operator built, without the constructor, whose arguments differ by version."""
         copy = cls.__new__(cls)
         copy.__dict__.update(hook.__dict__)
         copy.result_line, copy.on_pages = None, None
@@ -395,7 +395,7 @@ class RefreshSparkHook(SparkSubmitHook):
         return DriverAddress(manager.value, self._conn_id, driver_id, kerberos and manager is ClusterManager.YARN)
 
     def after_submit(self) -> None:
-        """Run ``post_submit_commands`` now: in Kubernetes the parent keeps them for the end of its waiting."""
+        """Run ``post_submit_commands`` now: on Kubernetes, the parent runs them only after it waited for the driver."""
         self._run_post_submit_commands()
 
     @property
@@ -424,7 +424,7 @@ class RefreshSparkHook(SparkSubmitHook):
             self._conf = {**self._conf, key: value}
 
     def has_conf(self, *keys: str) -> bool:
-        """Tell whether the user has set one of these, or may have, in a properties file."""
+        """Tell whether the user has set one of these settings, or may have done so in a properties file."""
         return any(key in self._conf for key in keys) or bool(self._properties_file)
 
     @property
@@ -438,9 +438,9 @@ class RefreshSparkHook(SparkSubmitHook):
 
     @contextmanager
     def driver_asked_to_stop(self, seconds: float) -> Iterator[None]:
-        """Ask a driver on this machine to stop, and end it after the context if it still runs.
+        """Ask a driver on this machine to stop, and kill it after the context if it still runs.
 
-        :param seconds: how long to wait for it before the context is entered
+        :param seconds: seconds to wait for its end before the context is entered
         """
         drivers = self.driver_processes()
         for driver in drivers:
@@ -456,7 +456,7 @@ class RefreshSparkHook(SparkSubmitHook):
                 driver.kill()
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Submit, with an environment that has none of Airflow's settings, connections and variables in it."""
+        """Submit the application with an environment that has no settings, connections or variables of Airflow."""
         self._popen_environment = child_environment()
         driver_id: str | None = super().submit(application, env=self._popen_environment, **kwargs)
         return driver_id
@@ -478,7 +478,7 @@ class RefreshSparkHook(SparkSubmitHook):
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command = super()._build_spark_submit_command(application)
         self._popen_environment.update({**self._defaults, **(self._env or {})})
-        # With it set, the parent would replace our environment by the whole one of this process.
+        # If _env were set, the parent would replace our environment by the whole one of this process.
         self._env = None
         return list(command)
 

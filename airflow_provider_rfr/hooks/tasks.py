@@ -1,4 +1,4 @@
-"""Corrects refresh states by the task states in Airflow's database, which shows a killed task within seconds."""
+"""Correction of refresh states by Airflow's task states. Airflow's database shows a killed task within seconds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 
 class _TaskState(NamedTuple):
-    """A task in Airflow's database.
+    """The state of a task instance in Airflow's database.
 
-    :ivar retry_at: when Airflow tries it again; None where it does not, or where nobody knows when
+    :ivar retry_at: when Airflow tries it again; None where it does not, or where the time is unknown
     """
 
     state: str | None
@@ -38,6 +38,8 @@ class _TaskState(NamedTuple):
 
 
 class _TaskVerdict(NamedTuple):
+    """The state of a refresh according to its Airflow task, with a sentence that explains it."""
+
     state: State
     sentence: str
     retry_at: datetime | None = None
@@ -105,7 +107,10 @@ def is_retried(status: TableStatus) -> bool:
 
 
 def states_of_uses(uses: Sequence[Use]) -> dict[TaskRef, str]:
-    """Return the state of each task that uses a connection; of an ended task, as the state of a refresh."""
+    """Return the state of each task that uses a connection, by task.
+
+    Airflow's state replaces the recorded one, as a state of a refresh, if the task ended or waits for a retry.
+    """
     from airflow_provider_rfr.refresh.state import State
 
     seen = _states({use.task for use in uses if use.state != IDLE})
@@ -118,7 +123,7 @@ def states_of_uses(uses: Sequence[Use]) -> dict[TaskRef, str]:
 
 
 def states_of_refreshes(statuses: Iterable[TableStatus]) -> dict[TaskRef, State]:
-    """Return the state of the refresh of each task; of several ones, the state that needs a person first."""
+    """Return the state of the refresh by task; for several refreshes of a task, the most urgent state."""
     from airflow_provider_rfr.refresh.state import by_urgency
 
     last_first = sorted(statuses, key=by_urgency, reverse=True)
@@ -126,7 +131,7 @@ def states_of_refreshes(statuses: Iterable[TableStatus]) -> dict[TaskRef, State]
 
 
 def _state_by_airflow(task: _TaskState) -> State | None:
-    """Return the state that a task decides which does not work any more; None while it works."""
+    """Return the state of a refresh whose task waits or ended; None while the task works."""
     from airflow_provider_rfr.refresh.state import State
 
     if task.state in _AGAIN:
@@ -143,12 +148,12 @@ def _task_of(status: TableStatus) -> TaskRef | None:
 
 
 def _signs(status: TableStatus) -> tuple[datetime, int] | None:
-    """Return the time of the last commit and its attempt."""
+    """Return the time of the ledger's last commit and the number of its attempt, which show whether it changed."""
     return None if status.header is None else (status.header.committed_at, status.header.attempts)
 
 
 def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> _TaskVerdict | None:
-    """Return the corrected state and sentence; None if the ledger is right."""
+    """Return the corrected state and sentence; None if the state in the ledger is right."""
     from airflow_provider_rfr.refresh.state import State
 
     header, task = status.header, _task_of(status)
@@ -175,12 +180,12 @@ def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> _TaskV
 def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _TaskState]:
     wanted = sorted((task.dag_id, task.run_id, task.task_id, task.map_index) for task in tasks)
     if not wanted:
-        # Airflow's models take most of a second to import.
+        # Return before the import of Airflow's models, which takes most of a second.
         return {}
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select, tuple_
 
-    # Of the table, not of the class: the first query of a class configures all of Airflow's models.
+    # The table is queried, not the class: the first query of a class configures all of Airflow's models.
     table = TaskInstance.__table__.c
     columns = (table.dag_id, table.run_id, table.task_id, table.map_index)
     states = {}
@@ -206,7 +211,7 @@ def _dags() -> DBDagBag:
 
 
 def _retry_time(session: Session, task: TaskRef) -> datetime | None:
-    """Return when Airflow tries the task again; None where its DAG can't be read."""
+    """Return the time at which Airflow tries the task again; None where its DAG can't be read."""
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 

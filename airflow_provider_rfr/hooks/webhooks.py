@@ -1,4 +1,4 @@
-"""Commit webhooks with Airflow's connections: enqueues the deliveries of commits, and makes them."""
+"""The hook of commit webhooks, which enqueues the deliveries of commits, and sends them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Triggers = Mapping[str, Any] | Sequence[Any] | str | Path
 
 
 def check_triggers(triggers: Triggers, folders: Sequence[Path] = ()) -> TriggerBlock:
-    """Read a block and try its templates. Nothing is opened, asked or sent: for the parse of a DAG.
+    """Read a block and try its templates, at the parse of a DAG: no value is decrypted, and nothing is sent.
 
-    :param folders: of a relative path
+    :param folders: folders in which a relative path is looked up
     :raises TriggerConfigError: with every problem
     :raises SealError: a sealed block holds something in plain text that must be sealed
     """
@@ -56,9 +56,9 @@ def check_triggers(triggers: Triggers, folders: Sequence[Path] = ()) -> TriggerB
 
 
 def why_no_file(path: str | Path, folders: Sequence[Path] = ()) -> str | None:
-    """Return why this is no file that can be read; None where it is one.
+    """Return the reason why a path is not that of a file; None if it is.
 
-    :param folders: of a relative path
+    :param folders: folders in which a relative path is looked up
     """
     try:
         file = place_of(path, folders)
@@ -69,17 +69,18 @@ def why_no_file(path: str | Path, folders: Sequence[Path] = ()) -> str | None:
         looked = f" in {' or in '.join(map(str, folders))}" if len(possible_places(path, folders)) > 1 else ""
         return f"there is no such file{looked}"
     except (OSError, RuntimeError, ValueError):
-        # Too long, of a user who is not there, or in a folder that is closed to this one.
+        # The path is too long, starts with the home of an unknown user, or is in a folder that this user can't read.
         return "this machine can't look for such a file"
 
 
 class WebhookHook(BaseHook):
     """A hook for the deliveries of one triggers block, for tables of one lake.
 
-    A file is read, and sealed values are opened, when they are needed first: after the task has begun, and never while
-    a DAG is parsed. So a corrected file is used by the next attempt.
+    A file is read, and sealed values are decrypted, at their first use: in the running task, and never while a DAG is
+    parsed. So the next attempt uses a corrected file.
 
-    :param task: that has the block, for relative paths, see :func:`file_folders`. None at a shell
+    :param triggers: the block, or the path of its file
+    :param task: the task that has the block; a relative path is looked up in its :func:`file_folders`. None at a shell
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class WebhookHook(BaseHook):
         return sorted(recorded.union(tables_with_property(self.catalog, PUBLISHED_PROPERTY)))
 
     def known_tables(self) -> list[str]:
-        """Return every table of the lake that endpoints of this block have delivered for."""
+        """Return every table of the lake for which the store knows an endpoint of this block."""
         from airflow_provider_rfr.webhooks import operations
 
         recorded = {row.key for row in operations.endpoints(self.store, self.lake)}
@@ -141,9 +142,12 @@ class WebhookHook(BaseHook):
         return sorted({key.table for key in recorded & of_block.keys()})
 
     def enqueue(self, tables: Sequence[str], start_from: StartFrom = "latest") -> int:
-        """Make the deliveries of the tables' commits that are missing; return how many there were.
+        """Create the missing deliveries of the tables' commits in the control store; return their number.
 
         A table that can't be read holds up no other: its error is kept for :meth:`raise_unread`.
+
+        :param start_from: the commit with which an endpoint begins that is new to a table: the ``latest``, which is the
+            default, or the ``earliest``
         """
         from sqlalchemy.exc import DBAPIError
 
@@ -155,7 +159,7 @@ class WebhookHook(BaseHook):
             try:
                 enqueued += enqueue_commits(self.store, catalog, lake, table, endpoints, start_from=start_from)
             except DBAPIError:
-                # Of the store or of a catalog in SQL, and so of every table.
+                # The database of the store or of a SQL catalog failed, so every other table would fail as well.
                 raise
             except Exception as error:  # noqa: BLE001 - each catalog and file store fails in its own way
                 self._unread[table] = str(error) if isinstance(error, RfrError) else type(error).__name__
@@ -172,7 +176,7 @@ class WebhookHook(BaseHook):
             raise DeliveryError(f"the commits of {len(self._unread)} table(s) can't be read: {problems}")
 
     def count_pending(self, tables: Sequence[str]) -> int:
-        """Count the pending deliveries of the tables, after those of new commits were made.
+        """Enqueue deliveries of new commits, and count the pending deliveries of the tables.
 
         :raises DeliveryError: commits of some tables could not be read
         """
@@ -190,9 +194,9 @@ class WebhookHook(BaseHook):
     def deliver(
         self, tables: Sequence[str], *, patience: float | None = 0.0, notify_later: bool = False
     ) -> DeliverySummary:
-        """Deliver all that is due, then delete deliveries that ended long ago.
+        """Send all due deliveries, then delete those that ended before the retention time.
 
-        :param patience: seconds for which retries are waited for; None for as long as it takes
+        :param patience: seconds to wait for retries; None for as long as they take
         :param notify_later: leave dead letters to :meth:`notify`, here or in another task
         """
         from airflow_provider_rfr.webhooks import operations
@@ -211,7 +215,7 @@ class WebhookHook(BaseHook):
         try:
             summary = dispatcher.deliver_due(until_empty=patience != 0.0, patience=patience)
         finally:
-            # Also after a failure: some may have been sent. What can't be written now, the next delivery writes.
+            # Also after a failure, because some may have been sent. If writing fails, the next delivery writes it.
             for table in tables:
                 try:
                     release_snapshots(self.store, self.catalog, self.lake, table)
@@ -225,7 +229,7 @@ class WebhookHook(BaseHook):
     def notify(self, tables: Sequence[str], notifier: Notifier) -> list[str]:
         """Call the notifier for each dead letter that was not notified; return its errors without their texts.
 
-        Where it raised, it is called again the next time.
+        A dead letter for which the notifier raised is notified again the next time.
         """
         from airflow_provider_rfr.store.deliveries import load_endpoints
         from airflow_provider_rfr.webhooks.operations import notify_dead_letters
@@ -235,7 +239,7 @@ class WebhookHook(BaseHook):
         return notify_dead_letters(self.store, [row.id for row in rows.values()], notifier)
 
     def stop(self) -> None:
-        """Claim nothing more; attempts under way end, and their results are written."""
+        """Claim no more deliveries; attempts under way end, and their results are written."""
         if self._dispatcher is not None:
             self._dispatcher.stop()
 
@@ -243,18 +247,19 @@ class WebhookHook(BaseHook):
         from airflow_provider_rfr.webhooks.block import valid_name
         from airflow_provider_rfr.webhooks.outbox import endpoints_of
 
-        # Of a block without a name: the same wherever the file is, in a DAG and at a shell.
+        # The default name of a block. For a file it is its stem, which is the same in any folder, in a DAG and at a
+        # shell.
         dag_id = "" if self._task is None else self._task.dag_id
         name = valid_name(Path(self._triggers).stem if isinstance(self._triggers, (str, Path)) else dag_id)
         lake, block = self.lake, self.block
         return {key: endpoint for table in tables for key, endpoint in endpoints_of(lake, table, block, name).items()}
 
     def _register_endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
-        """Return the endpoints, after the store noted where they are declared."""
+        """Record in the store where the endpoints are declared, and return them."""
         from airflow_provider_rfr.webhooks.outbox import register_endpoints
 
         endpoints = self.endpoints(tables)
-        # Of a task without the file's folder: that changes with each version of a DAG bundle.
+        # The place in a task leaves out the file's folder, which changes with each version of a DAG bundle.
         place = "" if self._task is None else f"task {self._task.task_id} of DAG {self._task.dag_id}"
         if isinstance(self._triggers, (str, Path)):
             place = f"{place} ({self._triggers})" if place else str(Path(self._triggers).expanduser().absolute())
@@ -272,9 +277,9 @@ def configured_hosts() -> list[str]:
 
 
 def retention_seconds() -> float:
-    """Return for how long ``[rfr] webhook_retention_days`` keeps deliveries that have ended.
+    """Return the seconds for which ended deliveries are kept, from ``[rfr] webhook_retention_days``.
 
-    :raises ConfigurationError: it is no number of days above 0
+    :raises ConfigurationError: the option is not a number of days above 0
     """
     text = conf.get("rfr", "webhook_retention_days", fallback="30")
     try:

@@ -40,7 +40,7 @@ from airflow_provider_rfr.http.sockets import (
 
 _CHUNK: Final = 256 * 1024
 _HEADERS: Final = {"User-Agent": f"airflow-provider-rfr/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
-# As http.client accepts them, whose error would repeat the value.
+# The names and values that http.client accepts. It is not asked, because its error would repeat the value.
 _HEADER_NAME: Final = re.compile(r"[^:\s][^:\r\n]*")
 _HEADER_VALUE: Final = re.compile(r"(\S[^\r\n]*)?")
 
@@ -49,7 +49,7 @@ _HEADER_VALUE: Final = re.compile(r"(\S[^\r\n]*)?")
 class Request:
     """A request to send: address, query, headers and body may be secret.
 
-    :ivar query: added to the address
+    :ivar query: parameters that are added to the address
     :ivar body: bytes (JSON, unless the headers say otherwise), or the fields of a form
     :ivar verify: the certificates that TLS trusts: True for the usual ones, False for any, or the path of others
     """
@@ -62,7 +62,7 @@ class Request:
     query: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def message(self) -> HttpMessage | None:
-        """Return the request as it is sent, with the headers that all requests have; None if it can't be written."""
+        """Return the request as it is sent, with the default headers; None if its address or a header is invalid."""
         headers = HTTPHeaderDict(_HEADERS)
         body = self.body
         if isinstance(body, bytes):
@@ -87,7 +87,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class HttpMessage:
-    """A request as it is sent, whose address has the query."""
+    """A request as it is sent; its address includes the query."""
 
     method: str
     url: str = field(repr=False)
@@ -97,7 +97,7 @@ class HttpMessage:
 
 @lru_cache(maxsize=1024)
 def _address(url: str) -> tuple[str, str | None]:
-    """Return an address as it is sent, and the header of its user and password.
+    """Return an address as it is sent, and the ``Authorization`` header for its user and password; None without a user.
 
     :raises ValueError: it is not an http address
     """
@@ -118,13 +118,13 @@ def _encoded(values: Mapping[str, Any]) -> str:
 class Limits:
     """Limits of one request within its deadline.
 
-    :ivar connect: seconds for opening a connection; None for as long as the deadline allows, as ``read``
-    :ivar read: seconds without a byte
-    :ivar max_bytes: of the decoded body
+    :ivar connect: seconds for opening a connection; None for as long as the deadline allows
+    :ivar read: seconds without a byte; None for as long as the deadline allows
+    :ivar max_bytes: size limit of the decoded body
     :ivar truncate: whether a longer body is cut; otherwise the request fails
-    :ivar body: seconds for the body, where the status says all that matters: a body that takes longer or breaks off is
-        left out. None: it has to come whole
-    :ivar decode: whether a compressed body is decoded; otherwise ``max_bytes`` are those of the compressed one
+    :ivar body: seconds for the body, if only the status matters: a body that takes longer or breaks off is dropped.
+        None if the whole body is required
+    :ivar decode: whether a compressed body is decoded; otherwise ``max_bytes`` limits the compressed one
     """
 
     connect: float | None = None
@@ -155,7 +155,7 @@ class NoAnswer:
 
     :ivar reason: ``connection``, ``timeout``, ``tls``, ``proxy``, ``address``, ``size`` or ``request``
     :ivar detail: for people; it names the host and never more of the address
-    :ivar permanent: the same request could never be answered
+    :ivar permanent: whether a retry of the same request can't help
     """
 
     reason: str
@@ -165,7 +165,7 @@ class NoAnswer:
 
 
 class _NoAddresses(logging.Filter):
-    """A filter of urllib3's logs, whose addresses have path and query, which may hold secrets (Slack's webhooks)."""
+    """A filter that drops urllib3's logs of our requests: they show path and query, which may be secret, as Slack's."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return this_attempt() is None
@@ -178,9 +178,9 @@ for _part in ("connection", "connectionpool", "poolmanager", "response", "util.r
 class Client:
     """A client that sends requests on any number of threads, and keeps connections for the next ones.
 
-    :param max_idle: seconds without a request after which kept connections are closed; None for no such limit, as
-        several threads need it.  Servers close idle connections, and a request that meets that fails
-    :param proxy: through which all requests are sent; it excludes an address guard
+    :param max_idle: seconds without a request after which kept connections are closed, because a request fails on a
+        connection that the server has closed meanwhile. None for no limit, which a client of several threads needs
+    :param proxy: address of a proxy for all requests; it can't be combined with an address guard
     """
 
     def __init__(self, *, max_idle: float | None = 1.0, proxy: str | None = None) -> None:
@@ -208,7 +208,7 @@ class Client:
         *,
         verify: bool | str = True,
     ) -> Answer | NoAnswer:
-        """Send a request that is written already, as :meth:`send` does."""
+        """Send a request whose message is prepared already, as :meth:`send` does."""
         problem: Exception | None = None
         url, body = message.url, None
         with attempt_of_this_thread(deadline, guard, limits.connect, limits.read):
@@ -221,7 +221,7 @@ class Client:
                     redirect=False,
                     retries=False,
                     preload_content=False,
-                    # Only for TLS within TLS, through a proxy: that bypasses our sockets.
+                    # Needed only for TLS within TLS, through a proxy, which bypasses our sockets.
                     timeout=Timeout(connect=limits.connect, read=limits.read),
                 )
                 with contextlib.closing(response):
@@ -229,7 +229,7 @@ class Client:
             except (HTTPError, OSError, ValueError, AddressRefused) as error:
                 problem = error
         self._used = time.monotonic()
-        # Out here, without the exception as context: its text holds the address.
+        # Outside the handler, so that no later error has the exception as context: its text holds the address.
         if problem is not None:
             return _no_answer(problem, url, deadline, limits)
         if body is None:
@@ -243,7 +243,7 @@ class Client:
 
     def _manager(self, verify: bool | str) -> PoolManager:
         if self._pid != os.getpid():
-            # A forked process must not speak on its parent's connections.
+            # A forked process must not use its parent's connections.
             self._managers, self._pid = {}, os.getpid()
         elif self._max_idle is not None and time.monotonic() - self._used > self._max_idle:
             self.close()
@@ -272,7 +272,7 @@ def trusted_certificates(verify: bool | str) -> bool | str:
 
 
 def check_certificates(verify: bool | str, field: str) -> None:
-    """Refuse a path without certificates.
+    """Check that a path has certificates.
 
     :param field: field with the path, for the error
     :raises ConfigurationError: the file or folder does not exist, or the file has no certificates
@@ -333,7 +333,8 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
 def _read(response: BaseHTTPResponse, limits: Limits) -> bytes | None:
     """Return the body; None if it is larger than allowed.
 
-    Small chunks for a small limit: urllib3 before 2.6 decodes a chunk at once, and a small one can be a large bomb.
+    Chunks are no larger than the limit: urllib3 before 2.6 decodes a whole chunk at once, and a small one can become
+    very large.
     """
     chunks: list[bytes] = []
     size = 0
@@ -346,7 +347,7 @@ def _read(response: BaseHTTPResponse, limits: Limits) -> bytes | None:
 
 
 def _read_soon(response: BaseHTTPResponse, limits: Limits, deadline: Deadline) -> bytes:
-    """Return the body, if it comes within its own seconds; else nothing."""
+    """Return the body, if it comes within ``limits.body`` seconds; else empty bytes."""
     with contextlib.suppress(HTTPError, OSError, ValueError):
         soon = Deadline(min(limits.body or 0.0, deadline.left()))
         with attempt_of_this_thread(soon, None):
@@ -389,7 +390,7 @@ def _causes(error: Exception) -> list[BaseException]:
     inner: BaseException | None = error
     while inner is not None and inner not in causes:
         causes.append(inner)
-        # urllib3 has the cause as ``reason`` or as an argument.
+        # urllib3 keeps the cause in ``reason`` or among the arguments.
         wrapped = (arg for arg in (getattr(inner, "reason", None), *inner.args) if isinstance(arg, BaseException))
         inner = next(wrapped, None) or inner.__cause__ or inner.__context__
     return causes

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
-# A part of a secret's name, as a regular expression that Java understands as well; case does not count.
+# A regular expression, which Java understands as well, for a part of a secret's name; case is ignored.
 SECRET_NAMES: Final = (
     r"secret|token|passw|passphrase|pwd|credential|authorization|bearer|signature|cookie"
     r"|(?:api|access|account|private)[._-]?key|keyfile|connection[._-]?string"
@@ -35,13 +35,13 @@ _DATABASE: Final = re.compile(r"\A((?!(?:https?|hdfs):)[\w+.-]+://)([^:/]*):(?!/
 _ARGUMENT: Final = re.compile(r"([?&;]([^\s=&;#]+)=)[^\s&;#]+")
 _SHORTEST: Final = 4
 _LONG: Final = 8
-# Taken out of addresses that are kept. No more than these: `page_token` has to stay where it is.
+# Parameters that are removed from addresses that are kept. Others, such as `page_token`, have to stay.
 _CREDENTIAL_PARAMETERS: Final = frozenset({"access_token", "api_key", "apikey", "client_secret"})
 
 
 @lru_cache(maxsize=1024)
 def is_secret(name: str) -> bool:
-    """Tell whether a setting, header, parameter or field of this name is kept out of everything that is shown."""
+    """Tell whether a setting, header, parameter or field of this name is secret, so that its value is never shown."""
     return _SECRET.search(name) is not None and _ABOUT.search(name) is None
 
 
@@ -61,7 +61,7 @@ def secrets_in(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def passwords_in(address: str) -> frozenset[str]:
-    """Return the password of an address, as it is written and as it is meant; nothing where it has none."""
+    """Return the password of an address, as written and URL-decoded; an empty set if it has none."""
     database = _DATABASE.match(address)
     found = set() if database is None else {database[3]}
     # An address that can't be read is reported by whoever opens it.
@@ -71,12 +71,12 @@ def passwords_in(address: str) -> frozenset[str]:
 
 
 def names_login(address: str) -> bool:
-    """Tell whether an address names who logs in."""
+    """Tell whether an address has a user name."""
     return _DATABASE.match(address) is not None or bool(urlsplit(address).username)
 
 
 def without_credentials(text: str) -> str:
-    """Return an address, or text with addresses in it, as it may be shown."""
+    """Mask the credentials in an address, or in a text with addresses in it."""
     text = _DATABASE.sub(rf"\1\2:{MASK}@", text)
     text = _USER.sub(f"//{MASK}@", _PASSWORD.sub(rf"\1\2:{MASK}@", text))
     return _ARGUMENT.sub(lambda match: f"{match[1]}{MASK}" if is_secret(match[2]) else match[0], text)
@@ -100,7 +100,7 @@ def bare_host(url: str) -> str | None:
 
 
 def without_path(address: str) -> str:
-    """Return a web address as it may be shown where its path may be secret, as that of a webhook."""
+    """Return a web address with everything after the host masked, because a webhook's path may be secret."""
     has_scheme = "://" in address
     url = address if has_scheme else f"https://{address}"
     host = host_of(url) if has_scheme else host_of(url).removeprefix("https://")
@@ -271,8 +271,8 @@ def secrets_of_url(url: str) -> Iterator[str]:
 def _parts(secret: str) -> Iterator[str]:
     """Yield the forms of a secret.
 
-    They are the secret, the value behind its scheme (``Bearer x``, a login in base64), and both as in addresses and
-    base64.
+    They are the secret, the value after its scheme (``Bearer x``; a login in base64, decoded), and each of these
+    also URL-decoded and in base64.
     """
     parts = [secret]
     scheme, _, value = secret.partition(" ")
@@ -296,7 +296,7 @@ def _escaped(letter: str) -> str:
         return letter
     units = letter.encode("utf-16-be", "surrogatepass")
     forms = [
-        # JSON in JSON has more of them.
+        # Several backslashes, as in JSON inside JSON.
         rf"\\{{0,7}}{re.escape(letter)}",
         "".join(rf"\\{{1,7}}u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)),
         "".join(f"%{byte:02x}" for byte in letter.encode("utf-8", "surrogatepass")),

@@ -1,8 +1,8 @@
-"""Opens the lake's catalog, and loads and creates tables in it.
+"""The lake's catalog: opening it, and loading and creating tables in it.
 
 PyIceberg passes on the errors of each catalog's client, which name neither the catalog nor a remedy: here they become
-one sentence. They also wait for ever where the server does not answer, so their clients get limits. Also here: the
-settings by which Spark SQL reaches the same catalog through Iceberg's runtime, which a refresh does not need.
+one sentence. The clients wait for ever if the server does not answer, so they get timeouts. Also here: the settings by
+which Spark SQL reaches the same catalog through Iceberg's runtime, which a refresh does not need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.catalog import BOTOCORE_SESSION, CatalogType, infer_catalog_type, load_catalog
-from pyiceberg.catalog import Catalog as Catalog  # the packages above know catalogs by this module
+from pyiceberg.catalog import Catalog as Catalog  # re-exported for the packages above
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     ForbiddenError,
@@ -58,7 +58,7 @@ _CLIENTS: Final = frozenset(
         *("requests", "urllib3", "botocore", "boto3", "google", "thrift", "hive_metastore"),
     }
 )
-"""Packages whose errors are those of a catalog's client."""
+"""Packages of the catalogs' clients, whose errors become :class:`CatalogError`."""
 _METHODS: Final = frozenset(
     {
         *("load_table", "table_exists", "list_tables", "create_table", "create_table_transaction", "commit_table"),
@@ -68,7 +68,7 @@ _METHODS: Final = frozenset(
         *("list_views", "view_exists", "load_view", "create_view", "replace_view", "drop_view"),
     }
 )
-"""Methods of a catalog that this package calls."""
+"""Methods of a catalog that this package calls, and whose errors are translated."""
 _REFUSED_CREDENTIALS: Final = (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)
 _NOT_SECRET: Final = frozenset({"type", "warehouse", "uri"})
 _SYSTEM_ERROR: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|\bNo route to host\b|\btimed out\b|\bTimeoutError\b")
@@ -94,9 +94,9 @@ _OTHER_CLIENTS: Final[Mapping[str, str]] = {
     "adls.token": "adls.sas-token, or adls.tenant-id, adls.client-id and adls.client-secret",
     "adls.account-host": "adls.blob-storage-authority and adls.dfs-storage-authority",
 }
-"""Properties of PyIceberg's other FileIO, and what to write instead."""
+"""Properties that only PyIceberg's other FileIO reads, and those to write instead."""
 _FILE_IO: Final = "airflow_provider_rfr.lake.file_io.LakeFileIO"
-# Which it would tell at each load of a table.
+# PyIceberg would log the configured FileIO at each load of a table.
 logging.getLogger("pyiceberg.io").addFilter(lambda record: _FILE_IO not in (record.args or ()))
 _PYICEBERG_ONLY: Final = ("type", "py-catalog-impl", "py-io-impl")
 _S3_BUNDLE: Final = "org.apache.iceberg:iceberg-aws-bundle"
@@ -105,7 +105,7 @@ _S3_NAMES: Final[Mapping[str, str]] = {
     "s3.region": "client.region",
     **{name: name for name in ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key", "s3.session-token")},
 }
-"""Names of the same property of the store in PyIceberg and in Java."""
+"""Java's names of the object store's properties, by PyIceberg's names."""
 _DELEGATION: Final = "header.X-Iceberg-Access-Delegation"
 
 
@@ -134,14 +134,14 @@ def open_catalog(settings: LakeSettings) -> Catalog:
                 f"the catalog {settings.name!r} can't be opened: {_without_secrets(str(error), settings.properties)}",
                 "see PyIceberg's catalog properties: type, uri, warehouse",
             ) from None
-    # A subclass and no wrapper: PyIceberg and this package ask for the classes of catalogs.
+    # A subclass and no wrapper, because PyIceberg and this package check the classes of catalogs.
     catalog.__class__ = _translating(type(catalog))
     catalog._lake_settings = settings  # type: ignore[attr-defined]
-    # One FileIO for every store, in this process and in tasks, which get the catalog's properties by their tables.
+    # One FileIO for every store, in this process and in tasks, which get the catalog's properties with their tables.
     catalog.properties.setdefault("py-io-impl", _FILE_IO)
     if isinstance(engine := getattr(catalog, "engine", None), Engine):
-        # At once, not when the garbage collector comes: a program that reads a status again and again would use up all
-        # connections that the database has. So nothing here may make the catalog refer to itself.
+        # Closed as soon as the catalog is released, not at a garbage collection: a program that polls a status would
+        # use up the database's connections. So the catalog must not be part of a reference cycle.
         weakref.finalize(catalog, engine.dispose)
     return catalog
 
@@ -181,7 +181,8 @@ def create_table(
     try:
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=dict(properties or {}))
     except Exception:
-        # Each catalog reports in its own way that another process was first; the answer of our own may be lost, too.
+        # Each catalog reports in its own way that another process was first. The response to our own call may be lost,
+        # too.
         if (table := load_table(catalog, identifier)) is None:
             raise
         return table
@@ -238,9 +239,9 @@ _DATABASE_ADDRESS: Final = "write e.g. postgresql+psycopg2://user:password@host/
 
 
 def _check_settings(settings: LakeSettings) -> None:
-    """Find mistakes that PyIceberg reports late, or in words that don't name the property.
+    """Check for mistakes that PyIceberg reports late, or without naming the property.
 
-    :raises ConfigurationError: naming the property
+    :raises ConfigurationError: a property is wrong; the error names it
     """
     properties, kinds = settings.properties, [catalog_type.value for catalog_type in CatalogType]
     kind = properties.get("type")
@@ -260,7 +261,7 @@ def _check_settings(settings: LakeSettings) -> None:
     except ArgumentError:
         return  # opening the catalog fails with the reason
     except ValueError:
-        # Not from the library's error: what it takes for the port may be a part of a password.
+        # Without the library's message: the text that it takes for the port may be a part of a password.
         raise ConfigurationError("lake.properties.uri", "its port is not a number", _DATABASE_ADDRESS) from None
     path = uri.database or ""
     on_disk = uri.get_backend_name() == "sqlite" and path not in ("", ":memory:") and not path.startswith("file:")
@@ -273,7 +274,10 @@ def _check_settings(settings: LakeSettings) -> None:
 
 
 def _check_store(properties: Mapping[str, str]) -> None:
-    """Find properties of object stores that PyArrow's clients do not read, or read only together with another one."""
+    """Refuse properties of object stores that PyArrow's clients do not read, or read only together with another one.
+
+    :raises ConfigurationError: there is such a property
+    """
     for name, instead in _OTHER_CLIENTS.items():
         if name in properties:
             raise ConfigurationError(f"lake.properties.{name}", "is not read by PyArrow's client", f"write {instead}")
@@ -350,23 +354,23 @@ def _without_credentials(uri: str) -> str:
     if not mark:
         return uri.rpartition("@")[2]
     place, _, query = rest.partition("?")
-    # Of a password with a question mark, or a query with an @, nobody can tell where it ends.
+    # A password may have a question mark, and a query an @, so nobody can tell where the password ends.
     return f"{scheme}://" + ("***" if "@" in query else place.rpartition("@")[2])
 
 
 def spark_sql_settings(lake: LakeSettings, *, with_packages: bool = True) -> dict[str, str]:
     """Return the Spark settings under which the lake's tables are ``<lake.name>.<namespace>.<table>``.
 
-    For SQL catalogs on SQLite and PostgreSQL, and for REST catalogs, on the Spark of this machine. They have to be set
-    before the session starts. ``spark.jars.packages`` is among them: if the session has packages of its own, join the
-    two by a comma. Iceberg's bundle for S3 is one of them where the warehouse or a property ``s3...`` says so; other
-    object stores need theirs besides. A session that has read a table before sees what others commit after at most
-    thirty seconds; at once with ``spark.sql.catalog.<name>.cache-enabled=false``.
+    SQL catalogs on SQLite and PostgreSQL, and REST catalogs, are supported, with the Spark of this machine. Set the
+    settings before the session starts. ``spark.jars.packages`` is among them: if the session has packages of its own,
+    join both lists by a comma. They have Iceberg's bundle for S3 if the warehouse or a property ``s3...`` calls for it;
+    for other object stores add theirs. A session caches a table that it has read, and sees commits of others after at
+    most thirty seconds; at once with ``spark.sql.catalog.<name>.cache-enabled=false``.
 
     The values may hold the catalog's password: they belong in a properties file of mode 0600 or in ``SparkConf``,
     never on a command line.
 
-    :param with_packages: False where the session has jars of Iceberg's runtime and of the database's driver already
+    :param with_packages: False if the session has the jars of Iceberg's runtime and of the database's driver already
     :raises ConfigurationError: the catalog is of another kind, or Iceberg has no runtime for this Spark
     """
     kind = _catalog_type(lake.properties)
@@ -379,7 +383,8 @@ def spark_sql_settings(lake: LakeSettings, *, with_packages: bool = True) -> dic
         catalog |= of_store
         packages.append(driver)
     elif kind == "rest":
-        # A REST catalog's properties have the same names in both languages. PyIceberg asks for vended credentials.
+        # A REST catalog's properties have the same names in both languages. PyIceberg requests vended credentials, so
+        # Spark does, too.
         shared = {name: value for name, value in lake.properties.items() if name not in _PYICEBERG_ONLY}
         catalog = {"type": "rest", _DELEGATION: "vended-credentials", **of_store, **shared}
     else:
@@ -398,13 +403,13 @@ def spark_sql_settings(lake: LakeSettings, *, with_packages: bool = True) -> dic
 
 
 def _s3_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of Iceberg's client of S3; none where nothing says that the tables' files are there."""
+    """Return the settings of Iceberg's S3 client; none if nothing says that the tables' files are in S3."""
     in_s3 = properties.get("warehouse", "").startswith(_S3_SCHEMES)
     if not in_s3 and not any(name.startswith("s3.") for name in properties):
         return {}
     settings = {java: properties[name] for name, java in _S3_NAMES.items() if name in properties}
     if "s3.endpoint" in properties and properties.get("s3.force-virtual-addressing", "").lower() != "true":
-        # As PyArrow addresses the buckets of another store than Amazon's.
+        # As PyArrow addresses buckets if an endpoint is given.
         settings["s3.path-style-access"] = "true"
     return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **settings}
 
@@ -464,7 +469,7 @@ def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
 
 
 def _wait_limits(properties: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the seconds to wait for a connection, and for an answer, as a catalog's properties say.
+    """Return the seconds to wait for a connection, and for an answer, by a catalog's properties or the defaults.
 
     :raises ConfigurationError: a limit is not a positive number
     """
@@ -484,7 +489,7 @@ def _wait_limits(properties: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Load a catalog as PyIceberg's ``load_catalog`` does, with limits for its client.
+    """Load a catalog as PyIceberg's ``load_catalog`` does, with timeouts for its client.
 
     :raises ConfigurationError: a limit is not a positive number
     """
@@ -494,7 +499,7 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
         return load_catalog(name, **properties)
     kind = CatalogType(str(settings["type"]).lower()) if "type" in settings else infer_catalog_type(name, settings)
     if kind is CatalogType.REST and "uri" in settings:
-        # PyIceberg's own default would ask a silent server ten times more.
+        # PyIceberg's own default would retry a silent server ten times.
         return _rest_catalog()(name, **{"rest.sigv4.max-retries": "0", **settings})
     if kind is CatalogType.SQL and "uri" in settings:
         return _sql_catalog()(name, **settings)
@@ -510,7 +515,7 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
         config = botocore.config.Config(connect_timeout=connect, read_timeout=read)
         session.set_default_client_config(config)
         catalog = load_catalog(name, **properties, **{BOTOCORE_SESSION: session})
-        # The tables' files get the catalog's properties, and tasks get them from there.
+        # Removed, because FileIOs get the catalog's properties, and are pickled into tasks.
         del catalog.properties[BOTOCORE_SESSION]
         return catalog
     return load_catalog(name, **properties)
@@ -529,7 +534,7 @@ def _rest_catalog() -> type[Catalog]:
 
     class LimitedRestCatalog(RestCatalog):
         def _config_headers(self, session: Session) -> None:
-            # The first that is done with each session, before any request for a token.
+            # PyIceberg calls this first for each session, before any request for a token.
             super()._config_headers(session)
             session.__class__ = LimitedSession
             session.limits = _wait_limits(self.properties)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """The event of a commit, as webhooks report it: one key of the snapshot's summary, so both are one atomic write.
 
 The key holds compact JSON and never a secret. Sequence number, snapshot id and time of the commit are the snapshot's
-own, so they are not repeated in it. Imports nothing of PyIceberg, because operators need it to parse a DAG.
+own, so they are not repeated in it. The module does not import PyIceberg, because the parsing of a DAG loads it.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class CommitEvent:
 
     @classmethod
     def from_json(cls, text: str, **more: Any) -> CommitEvent:
-        """Read :meth:`to_json`. Fields of later versions are ignored.
+        """Return the event that :meth:`to_json` wrote. Fields of later versions are ignored.
 
-        :param more: fields that the text lacks
+        :param more: further fields, which win over those of the text
         :raises ValueError: the text is not an event
         """
         try:
@@ -164,7 +164,7 @@ class CommitEvent:
 
 
 def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
-    """Merge two events into one: the last commit's, with the run id, target name and producer of the first one."""
+    """Merge two events: the last one, with the first one's run id, target name and producer, and with summed counts."""
     begin, end = published_span((event.fetched_at_min, event.fetched_at_max) for event in (first, last))
     bindings: dict[tuple[str, str], Binding] = {}
     for binding in (*first.bindings, *last.bindings):
@@ -186,7 +186,7 @@ def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
 
 
 def _summed(first: Mapping[str, int] | None, last: Mapping[str, int] | None) -> dict[str, int] | None:
-    """Return the counts of two syncs; None where one of the commits was a full refresh, which replaced all rows."""
+    """Return the sums of two syncs' counts; None if one commit was a full refresh, which replaced all rows."""
     if first is None or last is None:
         return None
     return {name: first.get(name, 0) + last.get(name, 0) for name in (*first, *(last.keys() - first.keys()))}

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _REFUSALS = (CommitFailedException, ValidationException, TableAlreadyExistsError)
 _INVALID = (ValueError, BadRequestError)
-"""Refusals of a snapshot whose sequence number is no longer the next one: a commit on another branch, or one that was
-rolled back, passes the requirements and takes the number."""
+"""Errors for a snapshot whose sequence number is no longer the next one. A commit on another branch, or one that was
+rolled back, takes the number, although the requirements still hold."""
 _TRIES = 12
 _LOOKS = 4
 """How often a table is loaded, at most, to find out whether a commit landed."""
@@ -103,7 +103,8 @@ def retry_conflicts(tries: float = math.inf, *, seconds: float = math.inf) -> Re
     """
     return Retrying(
         retry=retry_if_exception_type(CommitConflictError),
-        stop=stop_any(stop_after_attempt(tries), stop_after_delay(seconds)),  # type: ignore[arg-type]  # infinity is one
+        # Infinity works as a number of tries, though the type is int.
+        stop=stop_any(stop_after_attempt(tries), stop_after_delay(seconds)),  # type: ignore[arg-type]
         wait=wait_random_exponential(multiplier=0.05, max=1.0),
         reraise=True,
     )
@@ -126,9 +127,9 @@ def stale_files_are_conflicts(catalog: Catalog, name: str, loaded: Table | None)
 
 
 class TableTransaction(Transaction):
-    """A transaction that computes the metadata behind its updates once for each of them.
+    """A transaction that caches the metadata after its updates until the next update.
 
-    PyIceberg's own copies all metadata of the table each time it is asked, about twenty times for one snapshot.
+    PyIceberg's own copies all metadata of the table at each access, about twenty times for one snapshot.
     """
 
     _computed: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
@@ -142,12 +143,12 @@ class TableTransaction(Transaction):
 
 
 def commit_strictly(transaction: Transaction) -> None:
-    """Commit once, on top of the table as it was loaded, also where the catalog's answer is lost.
+    """Commit once, on top of the table as it was loaded, even if the catalog's response is lost.
 
-    A catalog may take a commit and its answer not arrive; a client library or a gateway may then send the commit again,
-    and its repeat is refused. So after any error the table is loaded: where it has the commit, the commit succeeded and
-    the transaction's table is as loaded now, perhaps with later commits of others. Manifests are deleted only after a
-    refusal of a commit that the table does not have.
+    A catalog may accept a commit whose response is lost. If a client library or a gateway then resends the commit, that
+    is refused. So after any error the table is loaded: if it has the commit, the commit succeeded, and the
+    transaction's table becomes the one loaded now, perhaps with later commits of others. Manifests are deleted only if
+    the commit was refused and the table does not have it.
 
     :raises CommitConflictError: another commit came first; nothing was written
     :raises CatalogError: the catalog fails, and the table does not have the commit or can't be loaded
@@ -175,8 +176,8 @@ def _load_again(transaction: Transaction) -> Table | None:
 
     :raises CatalogError: the table can't be loaded
     """
-    # A catalog that lost an answer may be away for some seconds, and without a look nobody knows what became of the
-    # commit.
+    # A catalog whose response was lost may be unavailable for some seconds, and only the table shows whether the commit
+    # landed.
     load = Retrying(
         retry=retry_if_exception_type(CatalogError),
         stop=stop_after_attempt(_LOOKS),
@@ -187,7 +188,7 @@ def _load_again(transaction: Transaction) -> Table | None:
 
 
 def _is_outnumbered(transaction: Transaction, now: Table | None) -> bool:
-    """Tell whether somebody has made a snapshot, on whatever branch, since the transaction's table was loaded."""
+    """Tell whether somebody has made a snapshot, on any branch, since the transaction's table was loaded."""
     known = {snapshot.snapshot_id for snapshot in transaction._table.metadata.snapshots}
     return now is not None and any(snapshot.snapshot_id not in known for snapshot in now.metadata.snapshots)
 
@@ -211,7 +212,7 @@ def _has_landed(
         # Nothing in the table names this commit. If another process has made the very same change, that is as good.
         landed = _definition(now.metadata) == _definition(expected)
     if landed:
-        # As a commit with an answer leaves it: callers go on with this table.
+        # As a commit with a response leaves it, because callers continue with this table.
         table.metadata, table.metadata_location, table.io = now.metadata, now.metadata_location, now.io
     return landed
 
@@ -254,7 +255,7 @@ class AddedManifest:
                 # A deep copy each time: the writer of the list sets the sequence number even in a shallow one.
                 self._manifest = copy.deepcopy(next(m for m in written if m.added_snapshot_id == append.snapshot_id))
                 self._snapshot_id, self._table = append.snapshot_id, table
-                append._written_manifests.clear()  # which PyIceberg deletes when the commit is refused
+                append._written_manifests.clear()  # PyIceberg deletes these when the commit is refused
                 return written
             return [copy.deepcopy(self._manifest), *append._existing_manifests()]
 
@@ -271,7 +272,7 @@ def stage_append(
 
     Merges small manifests into one where the table has many, unless an earlier try did so and was refused.
 
-    :param added: kept by the caller over all tries to commit the same files
+    :param added: kept by the caller for all tries to commit the same files; None if there is one try
     """
     update = transaction.update_snapshot(snapshot_properties=dict(summary))
     properties, newest = transaction.table_metadata.properties, transaction.table_metadata.current_snapshot()
@@ -307,7 +308,7 @@ class _Overwrite(_OverwriteFiles):
 
 
 class _Compaction(_Overwrite):
-    """The same rows in other files, which sinks and readers of increments pass over."""
+    """A snapshot of the same rows in other files, which sinks and readers of increments skip."""
 
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
         # PyIceberg makes summaries of appends, overwrites and deletes only.
@@ -374,39 +375,39 @@ def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snap
 def last_change(table: Table) -> Snapshot | None:
     """Return the newest snapshot of the main line that may have changed rows.
 
-    Compactions, and commits of a sync's state alone, do not. Return the newest snapshot of all where the snapshots
-    before those have expired, and None where there is no snapshot.
+    Compactions, and commits of a sync's state alone, do not change rows. If all snapshots before those have expired,
+    return the newest snapshot; return None if there is no snapshot.
     """
     line = ancestors(table.metadata, table.metadata.current_snapshot_id)
     return next((snapshot for snapshot in line if may_change_rows(snapshot)), table.current_snapshot())
 
 
 def may_change_rows(snapshot: Snapshot) -> bool:
-    """Return whether the snapshot is neither a compaction nor the state of a sync alone."""
+    """Tell whether the snapshot is neither a compaction nor a commit of a sync's state alone."""
     return not is_compaction(snapshot) and not moves_state_alone(snapshot)
 
 
 def is_compaction(snapshot: Snapshot) -> bool:
-    """Return whether the snapshot has its parent's rows in other files, as Spark's ``rewrite_data_files`` makes it."""
+    """Tell whether the snapshot has its parent's rows in other files, as after Spark's ``rewrite_data_files``."""
     return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 
 def moves_state_alone(snapshot: Snapshot) -> bool:
-    """Return whether the snapshot sets the state of an incremental sync, and has its parent's files."""
+    """Tell whether the snapshot sets or ends the state of an incremental sync, and has its parent's files."""
     summary = summary_of(snapshot)
     return carries_state(summary) and summary.keys().isdisjoint(("added-data-files", "deleted-data-files"))
 
 
 def carries_state(summary: Mapping[str, str]) -> bool:
-    """Return whether a snapshot with this summary sets the state of an incremental sync, or takes it away."""
+    """Tell whether a snapshot with this summary sets or ends the state of an incremental sync."""
     return not summary.keys().isdisjoint((STATE_KEY, STATE_FILE_KEY))
 
 
 def newest_summary_with(table: Table, key: str, value: str | None = None) -> Mapping[str, str] | None:
     """Return the newest summary on the main line that has ``key`` (a maintenance job's snapshot lacks it).
 
-    :param value: that the key must have; None for any
-    :return: with the snapshot's id as ``snapshot-id``; None if there is none
+    :param value: the value that the key must have; None for any
+    :return: the summary, with the snapshot's id as ``snapshot-id``; None if there is none
     """
     for snapshot in ancestors(table.metadata, table.metadata.current_snapshot_id):
         summary = summary_of(snapshot)
@@ -420,8 +421,8 @@ class CommitRecord:
     """One snapshot of the main line.
 
     :ivar sequence: its sequence number; greater than that of every commit before it
-    :ivar timestamp_ms: since 1970, by the clock of the process that committed
-    :ivar changes_rows: false for a compaction, and for a commit of a sync that moves nothing but the state
+    :ivar timestamp_ms: milliseconds since 1970, by the clock of the process that committed
+    :ivar changes_rows: false for a compaction, and for a commit of a sync's state alone
     """
 
     snapshot_id: int
@@ -435,7 +436,7 @@ class CommitRecord:
 class CommitLog:
     """A table's main line at one moment.
 
-    :ivar table_uuid: another table of the same name has another one, and its sequence numbers start from 1 again
+    :ivar table_uuid: UUID of the table. Another table of the same name has another one, and counts sequences from 1
     """
 
     name: str
@@ -470,7 +471,9 @@ class CommitLog:
     def commits(self, after_sequence: int | None = None) -> list[CommitRecord]:
         """Return the commits with a later sequence number, oldest first.
 
-        Expired ones are missing; a warning is logged if an event may be lost by that.
+        Expired commits are missing; if an event may be lost by that, a warning is logged.
+
+        :param after_sequence: None for all commits
         """
         after = -1 if after_sequence is None else after_sequence
         later = sorted((commit for commit in self._line if commit.sequence > after), key=lambda commit: commit.sequence)
@@ -488,9 +491,9 @@ class CommitLog:
 
 
 def write_table_properties(catalog: Catalog, table_name: str, values: Mapping[str, str | None]) -> bool:
-    """Set properties, or remove those without a value, in a commit of its own, which makes no snapshot.
+    """Set properties, or remove those whose value is None, in a commit of its own, which makes no snapshot.
 
-    Repeated when it meets another commit, so that a publish is not disturbed.
+    If another commit comes first, this is retried.
 
     :return: False if the catalog refuses, or other commits came first each time; this is logged and nothing is raised
     """

@@ -1,14 +1,14 @@
-"""Changes of a table's columns by which new rows fit.
+"""Changes of a table's columns that make new rows fit.
 
-:func:`plan_evolution` compares a published table with the columns of new rows, by name, and says which changes make
-them fit, or why it can't.
+:func:`plan_evolution` compares a published table with the columns of new rows, by name, and returns the changes that
+make them fit, or raises an error that says why they can't.
 
-PyIceberg accepts some changes that the table format forbids (a decimal's scale), so changes are classified here. Where
-the commit replaces every row, no row needs an old column: one whose type can't be widened is dropped and added under a
-new field id, at its place, and older snapshots still read the old one. Where rows stay, that is refused.
+PyIceberg accepts some changes that the table format forbids (a decimal's scale), so changes are classified here. If the
+commit replaces every row, a column whose type can't be widened is dropped, and added at its place under a new field id;
+older snapshots still read the old one. If rows stay, that is refused.
 
-A column that the new rows lack stays, and is null in them. A column that requires a value still does: writing a file
-checks that.
+A column that the new rows lack stays, and is null in them. A required column stays required: writing a file checks
+that.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class _ColumnChange:
 class EvolutionPlan:
     """The changes that make the rows fit.
 
-    :ivar changes: to apply in this order; empty when the table takes the rows as it is
-    :ivar rows: the columns to read the rows as: the wanted ones, in the table's type where that holds more
+    :ivar changes: changes to apply, in this order; empty if the table takes the rows as it is
+    :ivar rows: the columns that rows are read as: the wanted ones, with the table's type where that is wider
     """
 
     changes: tuple[_ColumnChange, ...]
@@ -157,10 +157,10 @@ def plan_evolution(
 ) -> EvolutionPlan:
     """Compare the table's schema with the wanted columns of rows (without system columns; those are added).
 
-    :param inferred: columns that were inferred from rows: as a string column they take everything as text, as no user
-        asked for another type
-    :param pinned: where the commit replaces every row: why a column can't be dropped, by field id
-        (:func:`pinned_columns`). None where rows stay in the table, so that columns are only added and widened
+    :param inferred: columns that were inferred from rows. If the table has a string column of that name, all values
+        become text, because no user asked for another type
+    :param pinned: if the commit replaces every row: reasons why columns can't be dropped, by field id
+        (:func:`pinned_columns`). None if rows stay in the table, so that columns are only added and widened
     :raises SchemaEvolutionError: naming each column that the table can't take and what to do; or, under ``fail``,
         each change that would be needed
     """
@@ -212,13 +212,13 @@ def apply_evolution(transaction: Transaction, plan: EvolutionPlan) -> None:
         if change.kind in (_ChangeKind.DROP, _ChangeKind.REPLACE)
     }
     if temporary_names:
-        # First renamed: PyIceberg adds no column under a name that the same update drops.
+        # Renamed first, because PyIceberg adds no column under a name that the same update drops.
         with transaction.update_schema() as update:
             for path, name in temporary_names.items():
                 update.rename_column(path, name)
     if not plan.changes:
         return
-    # Classified above; and where no row stays, a new column may be required.
+    # Allowed, because plan_evolution has classified the changes; and if no row stays, a new column may be required.
     with transaction.update_schema(allow_incompatible_changes=True) as update:
         for path, name in temporary_names.items():
             update.delete_column((*path[:-1], name))
@@ -247,7 +247,7 @@ def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[_Path, str | N
 def _columns(
     current: Sequence[iceberg.NestedField], wanted: Iterable[pa.Field], path: _Path, findings: _Findings
 ) -> Iterator[pa.Field]:
-    """Yield the fields to read rows as; add changes and problems to the findings."""
+    """Yield the fields that rows are read as; add changes and problems to the findings."""
     remaining = {column.name: column for column in current}
     for column in wanted:
         place = (*path, column.name)
@@ -269,9 +269,9 @@ def _columns(
 
 
 def _text_column(present: iceberg.NestedField, column: pa.Field) -> pa.Field | None:
-    """Return the column to read texts as, where those of the table are read in another way; else None.
+    """Return the string column that the rows' column must be read as, to match the table's texts; None for no change.
 
-    Strings have quotes in all rows of the table's column, or in none.
+    In all rows of the table's column, strings have quotes (as JSON texts), or in none.
     """
     if not isinstance(present.field_type, iceberg.StringType):
         return None
@@ -281,7 +281,7 @@ def _text_column(present: iceberg.NestedField, column: pa.Field) -> pa.Field | N
 
 
 def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field | None:
-    """Return the field to read rows as, where the type stays or widens; else None."""
+    """Return the field that rows are read as, if the table's type stays or widens; else None."""
     if isinstance(current, iceberg.StructType) and pa.types.is_struct(wanted.type):
         fields = list(_columns(current.fields, list(wanted.type), path, findings))
         return wanted.with_type(pa.struct(fields))

@@ -1,11 +1,11 @@
-"""Expires a table's snapshots, and deletes the files that only those needed.
+"""The expiry of a table's snapshots, which also deletes the files that only those needed.
 
-What is kept follows Iceberg's own rules and table properties, as in its ``expire_snapshots``: heads of branches, tags,
-and of each branch the newest snapshots and those young enough. Of a branch, the age of a snapshot counts from the
-commit that replaced it: until then, readers began with it. The property ``rfr.expire.max-copies`` bounds how many
-replaced copies of the files stay beyond the last hours. In addition, a reader of snapshots declares what it still
-needs in a property of the table, ``rfr.hold.<holder>``: the main branch is kept from this sequence number on. So the
-table alone decides what may be deleted, and no control store has to be asked.
+Snapshots are kept by Iceberg's own rules and table properties, as in its ``expire_snapshots``: heads of branches, tags,
+and on each branch the newest snapshots and those young enough. On a branch, the age of a snapshot counts from the
+commit that replaced it, because readers began with it until then. The property ``rfr.expire.max-copies`` limits how
+many replaced copies of the files stay beyond the last hours. In addition, a reader of snapshots declares its need in a
+property of the table, ``rfr.hold.<holder>``: the main branch is kept from this sequence number on. So the table alone
+decides what may be deleted, and no control store has to be asked.
 
 The list of files to delete is written before the commit that forgets the snapshots, and removed once they are deleted.
 If a process dies in between, the next expiry continues from the list.
@@ -78,12 +78,12 @@ TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
-"""Of each table that a refresh or a deploy creates, unless it is declared with others."""
+"""Properties of each table that a refresh or a deploy creates, unless its declaration has others."""
 READER_HOURS: Final = 6
-"""Hours that a replaced snapshot stays, however many copies there are: the time that a reader has.
+"""Hours for which a replaced snapshot stays, however many copies there are, so that readers can finish.
 
 A backfill or parallel parts make 24 copies in a minute. 24 copies in six hours are one each quarter of an hour, so
-only a table that is replaced more often holds more of them.
+only a table that is replaced more often keeps more of them.
 """
 
 _DEFAULT_MAX_AGE: Final = 5 * 86_400_000
@@ -99,7 +99,7 @@ class _ExpiryPlan:
     """The snapshots, branches and tags to expire.
 
     :ivar refs: names of branches and tags that are past their own age
-    :ivar held: by holder, how many more snapshots would expire without its hold
+    :ivar held: by holder, number of snapshots that would expire without holds and that its hold keeps
     :ivar note: table properties that say where the state of the table's sync is
     """
 
@@ -113,9 +113,9 @@ class _ExpiryPlan:
 class _Expired:
     """The result of an expiry, or in a dry run its plan.
 
-    :ivar files: deleted, those that an earlier expiry had left included
+    :ivar files: number of deleted files, including those that an earlier expiry left
     :ivar undeleted: files that could not be deleted; the next expiry tries again
-    :ivar held: snapshots that would expire and are kept, by holder
+    :ivar held: number of snapshots that would expire and are kept, by holder
     """
 
     snapshots: int = 0
@@ -135,11 +135,12 @@ def hold_property(holder: str) -> str:
 
 
 def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: int | None = None) -> _Expired:
-    """Expire the snapshots that the table's properties allow to, and delete their files; nothing for no table.
+    """Expire the snapshots that the table's properties do not keep, and delete their files.
 
-    Safe with concurrent writers and expiries: the commit is refused if a branch or a tag has moved, and no file is
-    deleted that a remaining snapshot names.
+    Do nothing if there is no table. This is safe beside other writers and expiries: the commit is refused if a branch
+    or a tag has moved, and no file is deleted that a remaining snapshot names.
 
+    :param dry_run: return the plan, and change nothing
     :param now_ms: milliseconds since 1970; None for now
     :raises ConfigurationError: a property of the table is not a number
     :raises OSError: the store does not answer, or a file that the table needs is missing
@@ -151,7 +152,7 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
         if table is None or table.properties.get("gc.enabled", "true").lower() == "false":
             return _Expired()
         plan = _plan_expiry(table.metadata, int(time.time() * 1000) if now_ms is None else now_ms)
-        # Another expiry may have deleted files of snapshots that stay by the metadata that was loaded here.
+        # Another expiry may have deleted files that the metadata loaded here still names.
         with stale_files_are_conflicts(catalog, name, table):
             if dry_run:
                 files = _Files(table).needed_only_by(plan.snapshots)
@@ -166,7 +167,7 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
 
 
 def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
-    """Choose by Iceberg's rules, and by the holds.
+    """Choose the snapshots, branches and tags to expire, by Iceberg's rules and by the holds.
 
     :raises ConfigurationError: a property is not a number
     """
@@ -190,11 +191,11 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
             on_branches.update(snapshot.snapshot_id for snapshot in line)
             newest = ref.min_snapshots_to_keep or least
             since = now_ms - (age if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
-            # Without the property no snapshot is dropped for its copies: there can't be more than snapshots.
+            # Without the property the limit is never reached, because there are no more copies than snapshots.
             copies = _number(metadata.properties, MAX_COPIES, len(line))
             kept.update(snapshot.snapshot_id for snapshot in _kept_part(line, newest, since, copies, now_ms))
     ages = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshots}
-    # Snapshots of no branch, such as those that were rolled back, go by their age alone.
+    # Snapshots of no branch, such as those that were rolled back, expire by their age alone.
     kept.update(number for number, time_ms in ages.items() if number not in on_branches and time_ms >= now_ms - age)
     held = _hold(metadata, kept)
     with_state = snapshot_with_state(metadata)
@@ -206,11 +207,13 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
 
 
 def _kept_part(line: Sequence[Snapshot], least: int, since: int, copies: int, now_ms: int) -> Sequence[Snapshot]:
-    """Return the newest of the snapshots, which come first: the least, and those that were replaced not long ago.
+    """Return the snapshots of a branch to keep: the newest ``least``, and those that were replaced not long ago.
 
     Snapshots that only added files share a copy with the next one.
 
-    :param since: a snapshot that was replaced at this time or later stays, if it needs no more than so many copies
+    :param line: the branch's snapshots, newest first
+    :param since: a snapshot that was replaced at this time or later stays, in milliseconds since 1970
+    :param copies: number of replaced copies, beyond which only the last :data:`READER_HOURS` hours are kept
     """
     since_copies = max(since, now_ms - READER_HOURS * 3_600_000)
     for place, (newer, _) in enumerate(pairwise(line), start=1):
@@ -233,7 +236,7 @@ def _hold(metadata: TableMetadata, kept: set[int]) -> dict[str, int]:
             needed = int(value) if value.isdecimal() and value.isascii() else 0
             if count := sum((snapshot.sequence_number or 0) >= needed for snapshot in line):
                 held[key.removeprefix(HOLD)] = count
-    # The line starts with the newest snapshot, and each holder needs the newest ones of it.
+    # The line starts with the newest snapshot, and each holder needs all from some snapshot up to the newest.
     kept.update(snapshot.snapshot_id for snapshot in line[: max(held.values(), default=0)])
     return held
 
@@ -259,13 +262,13 @@ class _Expiry:
     def run(self, plan: _ExpiryPlan) -> _Expired:
         self._finish_earlier()
         if plan.snapshots or plan.refs:
-            # List, commit, delete: dying after the list changes nothing, dying after the commit leaves what to delete.
+            # List, commit, delete: a crash before the commit changes nothing, one after it leaves the list of files.
             files = _Files(self._table).needed_only_by(plan.snapshots)
             location = f"{self._folder}/{_LIST_PREFIX}{int(time.time() * 1000)}-{uuid.uuid4().hex}{OWN_FILE}"
             listed = {"snapshots": sorted(plan.snapshots), "files": files}
             self._store.write(location, json.dumps(listed).encode())
-            # The list stays after an error, also after a refusal: if the answer to the commit was lost and a client
-            # library sent it again, the repeat was refused. The next try deletes what the list has, or the list.
+            # The list stays after an error, even after a refusal: if the response to the commit was lost and a client
+            # library resent it, the resent one was refused. The next expiry deletes the listed files, or the list.
             self._commit(plan)
             self._delete(files, location)
         if self._undeleted:
@@ -294,15 +297,15 @@ class _Expiry:
             for name, ref in metadata.refs.items()
         ]
         if isinstance(self._catalog, MetastoreCatalog):
-            # Iceberg's own assertions cover refs that are named, not a tag that was created since.
+            # Iceberg's own requirements cover only the refs that they name, not a tag that was created since.
             requirements.append(AssertBase.of(metadata))  # type: ignore[arg-type]
         with conflicts_raised():
             self._table._do_commit(tuple(updates), tuple(requirements))
 
     def _finish_earlier(self) -> None:
-        """Delete the files that an expiry listed and, having died after its commit, did not delete.
+        """Delete the files that earlier expiries listed and did not delete, because they died after their commit.
 
-        Also delete the side files of commits that never came.
+        Also delete the side files of commits that were never made.
         """
         present = {snapshot.snapshot_id for snapshot in self._table.metadata.snapshots}
         named = named_side_files(self._table.metadata.snapshots)
@@ -320,13 +323,13 @@ class _Expiry:
             # All of its snapshots are gone, so its commit has landed. Another expiry may delete the same files now,
             # which is no error.
             if listed is not None and present.isdisjoint(listed["snapshots"]):
-                # Only where such a list was found: this reads every manifest of the table.
+                # Computed only if there is such a list, because this reads every manifest of the table.
                 needed = _Files(self._table).all() if needed is None else needed
                 self._delete([file for file in listed["files"] if file not in needed], location)
                 continue
             written = name.removeprefix(_LIST_PREFIX).partition("-")[0]
             if written.isdecimal() and int(time.time() * 1000) - int(written) > _ABANDONED_MS:
-                # Its commit never came.
+                # Its commit was never made.
                 self._store.delete([location])
 
     def _delete(self, files: Sequence[str], location: str) -> None:
@@ -339,7 +342,7 @@ class _Expiry:
                 log.debug("%s can't be deleted: %s", file, error)
                 return None
 
-        # One by one, so that a file that can't be deleted does not keep the others.
+        # One by one, so that a file that can't be deleted does not prevent the deletion of the others.
         done = list(ExecutorFactory.get_or_create().map(delete, files))
         self._deleted += sum(count or 0 for count in done)
         failed = done.count(None)
@@ -355,7 +358,7 @@ class _Files:
         self._table = table
 
     def needed_only_by(self, expired: Collection[int]) -> list[str]:
-        """List the files that no other snapshot needs: data, statistics, side files, then manifests and their lists."""
+        """List the files that only these snapshots need: data, statistics, side files, then manifests and lists."""
         leaving = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id in expired]
         staying = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in expired]
         kept = self._manifests(staying, may_miss=False)
@@ -396,7 +399,7 @@ class _Files:
 
 
 def _read_all(read: Callable[[_Item], list[_Entry]], items: Iterable[_Item], may_miss: bool) -> list[list[_Entry]]:
-    """Read on several threads.
+    """Read all items, on several threads.
 
     :param may_miss: a missing file counts as empty; must be False for files that say what is still needed
     """

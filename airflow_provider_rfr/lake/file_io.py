@@ -1,8 +1,8 @@
-"""PyIceberg's FileIO on PyArrow, which reaches every object store without further packages.
+"""PyIceberg's FileIO on PyArrow, extended so that it reaches every object store without further packages.
 
-Azure's full addresses name the account, which PyIceberg 0.12 reads only with another FileIO, on adlfs. Google's client
-repeats what a silent or missing server does not answer for fifteen minutes, each time. The module also corrects how
-PyIceberg reads and writes nulls (:mod:`.projection`), because every table of :func:`.open_catalog` needs it.
+A full Azure address names the account, which PyIceberg 0.12 reads only with its other FileIO, on adlfs. Google's client
+retries each request to a silent or missing server for fifteen minutes. The module also corrects how PyIceberg reads and
+writes nulls (:mod:`.projection`), because every table of :func:`.open_catalog` needs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_provider_rfr.lake import projection  # noqa: F401
 _AZURE: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _GOOGLE: Final = frozenset({"gs", "gcs"})
 _GOOGLE_LIMIT: Final = timedelta(seconds=60)
-"""After which it begins no further try."""
+"""Time after which Google's client begins no further retry of a request."""
 
 
 class LakeFileIO(PyArrowFileIO):
@@ -43,13 +43,13 @@ class LakeFileIO(PyArrowFileIO):
 
 
 def _of_account(host: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties with those that the account's host says, e.g. ``account.dfs.core.windows.net``."""
+    """Return the properties, completed by those that the account's host, e.g. ``a.dfs.core.windows.net``, implies."""
     account, _, service = host.partition(".")
     domain = service.partition(".")[2]
     stated = {"adls.account-name": account}
     if domain:
         stated |= {"adls.blob-storage-authority": f".blob.{domain}", "adls.dfs-storage-authority": f".dfs.{domain}"}
-    # Catalogs vend one for each account.
+    # Catalogs vend one token for each account.
     if vended := properties.get(f"adls.sas-token.{host}"):
         stated["adls.sas-token"] = vended
     return {**stated, **properties}

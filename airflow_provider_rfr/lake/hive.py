@@ -1,7 +1,7 @@
-"""The Hive metastore's client, as PyIceberg's catalog uses it, with limits, for threads, and for Hive 4.
+"""A Hive catalog whose client has timeouts, has a connection for each thread, and supports Hive 4.
 
 PyIceberg 0.12's own client has one connection for all threads, waits for ever, and calls two methods that Hive 4.0.1
-no longer has. Imports Thrift, which only ``pyiceberg[hive]`` brings.
+no longer has. The module imports Thrift, which only ``pyiceberg[hive]`` installs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thrift.transport.TTransport import TBufferedTransport, TSaslClientTransport
 
 
 class _RequestClient(Client):  # type: ignore[misc]
-    """A client that loads tables by the methods that Hive has from 2.3 on, which 4.0.1 did not remove."""
+    """A client that loads tables by methods that Hive has since 2.3, and still has in 4.0.1."""
 
     def get_table(self, dbname: str, tbl_name: str) -> Any:
         return self.get_table_req(GetTableRequest(dbName=dbname, tblName=tbl_name)).table
@@ -29,9 +29,9 @@ class _RequestClient(Client):  # type: ignore[misc]
 
 
 class _ThreadClient(threading.local, _HiveClient):
-    """A client with limits, and a connection for each thread: threads share a catalog.
+    """A client with timeouts, and with a connection for each thread, because threads share a catalog.
 
-    :ivar limits: seconds for a connection, and for an answer
+    :ivar limits: seconds to wait for a connection, and for an answer
     """
 
     limits: tuple[float, float]
@@ -62,14 +62,14 @@ class _ThreadClient(threading.local, _HiveClient):
 
 
 class LimitedHiveCatalog(HiveCatalog):
-    """A catalog whose client does not wait for ever.
+    """A Hive catalog whose client has timeouts.
 
-    :param limits: seconds for a connection, and for an answer
+    :param limits: seconds to wait for a connection, and for an answer
     """
 
     def __init__(self, name: str, limits: tuple[float, float], **properties: str) -> None:
         super().__init__(name, **properties)
         own = self._client
-        # PyIceberg's own client takes the first address that it can read, and so does this one.
+        # PyIceberg's own client has chosen the first address that it can parse; this one uses the same.
         arguments = own._uri, ":".join(own._ugi or ()), own._kerberos_auth, own._kerberos_service_name
         self._client = _ThreadClient(limits, *arguments)

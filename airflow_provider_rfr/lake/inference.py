@@ -1,12 +1,13 @@
 """The columns of records: inferred from their values, or declared as a JSON schema.
 
-What was seen at each place is a set of kinds, and sets are merged, so the result depends neither on how records were
-split nor on their order. Types are chosen once, at the end. Text stays text. A field is a column once it held a value;
-null, ``[]`` and ``{}`` have no type. Where the table has a column for ``[]`` or ``{}``, its type is taken. Columns are
-in the order that the caller gives, else in alphabetical order.
+Inference collects the set of JSON kinds that occur at each path. Sets are merged, so the result depends neither on the
+order of the records nor on how they were split. Types are chosen once, at the end. Strings are never parsed as another
+type. A field becomes a column once a record has a value for it; null, ``[]`` and ``{}`` are no values. If all values
+are ``[]`` or ``{}``, the field takes the type of the table's column. Columns are in the order that the caller gives,
+else in alphabetical order.
 
-In a declared schema (draft 07) every column is optional. What has no fixed shape becomes a string column of JSON text;
-``format: decimal(p,s)`` makes a decimal column.
+In a declared schema (draft 07) every column is optional. A schema without a fixed shape becomes a string column of JSON
+text; ``format: decimal(p,s)`` makes a decimal column.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ MAX_DEPTH: Final = 16
 """Objects and lists nested deeper are kept as JSON text."""
 
 Place = tuple[int, int, int]
-"""Where a field appears first: partition, page, and how many fields appeared before it in that page."""
+"""The first appearance of a field: partition, page, and number of fields that appeared before it in that page."""
 
 _MAX_FIELDS: Final = 1000
-"""An inner object with more different fields is used as a map, and kept as JSON text."""
+"""An inner object with more different fields than this counts as a map, and is kept as JSON text."""
 _BLOCK_BYTES = 64 * 1024 * 1024
 _NESTED: Final = frozenset({"array", "object", "deep"})
 _KINDS: Final = {bool: "boolean", float: "number", str: "string"}
@@ -49,7 +50,7 @@ _COLUMN_TYPES: Final = {
     frozenset({"integer"}): pa.int64(),
     frozenset({"number"}): pa.float64(),
 }
-"""Types of columns without nested values; all other mixtures of kinds are strings."""
+"""Column types by the kinds of their values; any other set of kinds without nested values becomes a string column."""
 
 _JSON_TEXT: Final = json_text_field("")
 _JSON_TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
@@ -62,12 +63,13 @@ _LAST: Final[Place] = (2**63, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class InferredSchema:
-    """The kinds of values at one place of the records; at the root, the records themselves.
+    """The kinds of the values at one path of the records; the root describes the records themselves.
 
-    :ivar kinds: of ``boolean integer bigint number string array object deep``; never null; ``number`` includes
-        ``integer``. ``bigint`` is an integer beyond 64 bits, ``deep`` anything nested deeper than :data:`MAX_DEPTH`
-    :ivar fields: of the objects among them
-    :ivar items: of the lists among them
+    :ivar kinds: some of ``boolean integer bigint number string array object deep``; null has no kind. ``number``
+        includes ``integer``, ``bigint`` is an integer beyond 64 bits, ``deep`` anything nested deeper than
+        :data:`MAX_DEPTH`
+    :ivar fields: the fields of the objects among the values, by name
+    :ivar items: the items of all lists among the values, merged; None if there are no lists
     """
 
     kinds: frozenset[str] = frozenset()
@@ -80,16 +82,18 @@ class InferredSchema:
         types: Mapping[str, pa.Field] = {},
         present: Mapping[str, pa.Field] = {},
     ) -> pa.Schema:
-        """Return the columns; none where no record had a value.
+        """Return the columns. A field for which no record has a value gets none.
 
-        Values that disagree become text: numbers and booleans among strings by a string column, which keeps strings
-        as they are; objects or lists among others by a column of JSON texts. An integer beyond 64 bits makes its
-        column a string, because a double would round ids. An object with the same name as the path of another field
-        (``a.b`` with ``a: {b}``) is kept as JSON text.
+        Values of different kinds become text: strings, numbers and booleans share a string column, in which strings
+        stay as they are; objects or lists mixed with other kinds make a column of JSON texts. An integer beyond 64 bits
+        makes its column a string, because a double would round ids. An object with the same name as the path of another
+        field (``a.b`` with ``a: {b}``) is kept as JSON text.
 
-        :param places: of fields by path, which give the order; fields without one follow, in alphabetical order
+        :param places: first appearances of fields, by path. They give the order; fields without one follow, in
+            alphabetical order
         :param types: columns that replace inferred ones, for fields that some record has
-        :param present: columns of the table: a field whose only values are ``[]`` or ``{}`` gets its type there
+        :param present: the table's columns, by name: a field whose only values are ``[]`` or ``{}`` takes its type
+            from there
         :raises ConfigurationError: names that differ by case only, or a system column's name
         """
         order = _Order(places)
@@ -101,7 +105,7 @@ class InferredSchema:
         return pa.schema(with_distinct_names(columns, "schema", top_level=True))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as a JSON value, for :meth:`from_json`."""
+        """Return the schema as a JSON value, which :meth:`from_json` reads."""
         value: dict[str, Any] = {"kinds": sorted(self.kinds)} if self.kinds else {}
         if self.fields:
             value["fields"] = {name: inner.to_json() for name, inner in self.fields.items()}
@@ -111,13 +115,13 @@ class InferredSchema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> InferredSchema:
-        """Return the schema of a value of :meth:`to_json`."""
+        """Return the schema that :meth:`to_json` wrote."""
         fields = {name: cls.from_json(inner) for name, inner in value.get("fields", {}).items()}
         items = cls.from_json(value["items"]) if "items" in value else None
         return cls(frozenset(value.get("kinds", ())), fields, items)
 
     def paths(self, prefix: str = "") -> Iterator[str]:
-        """Yield the path of every field that some record has, null or not, except keys of objects used as maps."""
+        """Yield the path of every field that some record has, null or not, except the keys of objects used as maps."""
         if self.items is not None:
             yield from self.items.paths(f"{prefix}element.")
         if len(self.fields) <= _MAX_FIELDS or not prefix:
@@ -153,14 +157,14 @@ def _infer_block(block: bytes) -> InferredSchema:
         try:
             return _by_arrow(block)
         except pa.ArrowInvalid:
-            pass  # the values of some field disagree: Python is slower, and accepts that
+            pass  # some field has values of several kinds, which only the slower Python code accepts
     return _by_walking(block)
 
 
 def _by_arrow(block: bytes) -> InferredSchema:
     """Infer the schema of a block with Arrow's JSON reader.
 
-    :raises pa.ArrowInvalid: Arrow can't read the records, or its types do not say what was in them
+    :raises pa.ArrowInvalid: Arrow can't read the records, or its types do not determine the kinds of the values
     """
     options = pj.ReadOptions(use_threads=False, block_size=len(block) + 1)
     # Arrow's default memory pool takes twice as long for the first block.
@@ -190,7 +194,7 @@ def _of_array(array: pa.Array, depth: int) -> InferredSchema:
     if pa.types.is_int64(kind):
         return InferredSchema(frozenset({"integer"}))
     if not pa.types.is_float64(kind):
-        return InferredSchema(frozenset({"string"}))  # Arrow makes times of some strings
+        return InferredSchema(frozenset({"string"}))  # Arrow reads some strings as timestamps
     bounds = pc.min_max(array).as_py()
     if max(-bounds["min"], bounds["max"]) >= BEYOND_INT64:
         raise pa.ArrowInvalid("a double, or an integer beyond 64 bits that Arrow has rounded")
@@ -198,7 +202,7 @@ def _of_array(array: pa.Array, depth: int) -> InferredSchema:
 
 
 class _GrowingSchema:
-    """An :class:`InferredSchema` that grows with each value."""
+    """A mutable :class:`InferredSchema`, to which values are added one by one."""
 
     __slots__ = ("fields", "items", "kinds")
 
@@ -248,7 +252,7 @@ def _by_walking(block: bytes) -> InferredSchema:
 
 
 def _absorbed(kinds: frozenset[str]) -> frozenset[str]:
-    # At each merge, so that the order of the records makes no difference: a double holds the integers, too.
+    # A double column also holds the integers. Done at each merge, so that the order of the records makes no difference.
     return kinds - {"integer"} if "number" in kinds else kinds
 
 
@@ -256,7 +260,7 @@ def _absorbed(kinds: frozenset[str]) -> frozenset[str]:
 class _Order:
     """A builder of ordered columns from inferred schemas.
 
-    :ivar places: places of fields, by path
+    :ivar places: first appearances of fields, by path
     """
 
     places: Mapping[str, Place]
@@ -269,7 +273,7 @@ class _Order:
     ) -> pa.Field | None:
         """Return the column for an inferred schema; None if no value was seen.
 
-        :param present: the table's column
+        :param present: the table's column of this name; None if it has none
         """
         if not seen.kinds:
             return None
@@ -294,7 +298,7 @@ class _Order:
 
 
 def _of_empty(name: str, seen: InferredSchema, present: pa.Field | None) -> pa.Field | None:
-    """Return the column for values that are all ``[]`` or ``{}``: the table's, if it takes them; else None."""
+    """Return the column for values that are all ``[]`` or ``{}``: the table's, if that can hold them; else None."""
     if present is None:
         return None
     if pa.types.is_string(present.type):
@@ -305,14 +309,14 @@ def _of_empty(name: str, seen: InferredSchema, present: pa.Field | None) -> pa.F
 
 
 def _element_of(column: pa.Field | None) -> pa.Field | None:
-    """Return the element of a list of objects or lists."""
+    """Return the element's field of a column of lists of objects or lists; None for any other column."""
     if column is None or not pa.types.is_list(column.type) or not pa.types.is_nested(column.type.value_type):
         return None
     return column.type.value_field
 
 
 def _fields_of(column: pa.Field | None) -> Mapping[str, pa.Field]:
-    """Return the fields of a struct by name; none of another column."""
+    """Return the fields of a struct column, by name; an empty mapping for any other column."""
     if column is None or not pa.types.is_struct(column.type):
         return {}
     return {field.name: field for field in column.type}
@@ -321,8 +325,9 @@ def _fields_of(column: pa.Field | None) -> Mapping[str, pa.Field]:
 def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:
     """Return the columns that a stream's JSON schema declares, in its order.
 
-    :param name: how errors call the document, e.g. ``streams.orders.schema``
-    :raises ConfigurationError: it is not a schema, with the path in it; or it declares no usable columns
+    :param name: name of the document in errors, e.g. ``streams.orders.schema``
+    :raises ConfigurationError: it is not a schema, in which case the error has the path; or it declares no usable
+        columns
     """
     columns = _SchemaReader(schema).column(schema, name)
     if is_json_text(columns) or not pa.types.is_struct(columns.type):
@@ -334,13 +339,16 @@ def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:
 
 
 class _SchemaReader:
-    """A reader of parts of a JSON schema as columns without a name: the type, and the mark of JSON text."""
+    """A converter of parts of a JSON schema to columns without a name, which have a type and the mark of JSON text."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
 
     def column(self, schema: Any, path: str, followed: tuple[str, ...] = ()) -> pa.Field:
-        """Return the column for a schema."""
+        """Return the column for a schema.
+
+        :param followed: references on the way to it, to detect a recursive structure
+        """
         if isinstance(schema, bool):
             return _JSON_TEXT
         if not isinstance(schema, Mapping):
@@ -407,7 +415,7 @@ class _SchemaReader:
 
 
 def _kinds(schema: Mapping[str, Any], path: str) -> frozenset[str]:
-    """Return the JSON types that the schema allows besides null; null alone where it says nothing of types."""
+    """Return the JSON types that the schema allows besides null; null alone if it does not restrict the type."""
     named = schema.get("type")
     if named is not None:
         names = named if isinstance(named, list | tuple) else [named]
@@ -451,7 +459,10 @@ def _scalar(kind: str, schema: Mapping[str, Any], path: str) -> pa.DataType:
 
 
 def _joined(alternatives: Sequence[pa.Field]) -> pa.Field:
-    """Join several alternatives into one column: the only one, the wider number, text for scalars, else JSON text."""
+    """Join alternatives into one column: equal ones as they are, numbers as the wider type, scalars as text, else JSON.
+
+    Without alternatives, the column is JSON text, too.
+    """
     if not alternatives:
         return _JSON_TEXT
     if all(column.equals(alternatives[0], check_metadata=True) for column in alternatives):

@@ -75,7 +75,7 @@ def ledger_name(target: str, part: str | None = None) -> str:
 
 
 def ledgers_in(catalog: Catalog) -> Iterator[tuple[str, str | None]]:
-    """Yield target and part of every table of the lake whose name is a ledger's; load none of them."""
+    """Yield target and part of every table of the lake whose name is a ledger's, without loading the tables."""
     return (ledger for namespace in namespaces(catalog) for ledger in _ledgers_of(catalog, namespace))
 
 
@@ -83,7 +83,7 @@ def _ledgers_of(catalog: Catalog, namespace: str | tuple[str, ...]) -> Iterator[
     try:
         tables = catalog.list_tables(namespace)
     except NoSuchNamespaceError:
-        # Of a table that was never made; or the namespace was dropped a moment ago.
+        # The target was never created, or the namespace was dropped a moment ago.
         return
     for name in map(".".join, tables):
         if match := _LEDGER_NAME.fullmatch(name):
@@ -106,14 +106,14 @@ class LedgerTable:
 
     @classmethod
     def load(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable | None:
-        """Load the ledger; return None before the first refresh."""
+        """Load the ledger; return None if it does not exist, as before the first refresh."""
         name = ledger_name(target, part)
         table = load_table(catalog, name)
         return None if table is None else cls(catalog, name, table)
 
     @classmethod
     def load_or_create(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable:
-        """Return the ledger, with the columns that were added since it was created."""
+        """Load or create the ledger; add the columns that it lacks because an older release created it."""
         name = ledger_name(target, part)
         table = load_table(catalog, name) or create_table(
             catalog, name, _LEDGER_SCHEMA, _LEDGER_SPEC, _LEDGER_PROPERTIES
@@ -140,17 +140,17 @@ class LedgerTable:
 
     @property
     def needs_renewal(self) -> bool:
-        """Return True where the credentials of the table's files are old, so that it is to be loaded again."""
+        """Tell whether the credentials of the table's files are old, so that the table must be loaded again."""
         return time.monotonic() >= self._renewal
 
     @property
     def is_ledger(self) -> bool:
-        """Tell whether this package made the table; anybody may give one such a name."""
+        """Tell whether this package created the table as a ledger. Its name alone does not prove that."""
         return self._table.properties.get(KIND) == _LEDGER_PROPERTIES[KIND]
 
     @property
     def changed_ms(self) -> int:
-        """Return when the table changed last, in milliseconds since 1970."""
+        """Return the time of the table's last change, in milliseconds since 1970."""
         return int(self._table.metadata.last_updated_ms)
 
     @property
@@ -167,17 +167,17 @@ class LedgerTable:
         self._renewal = renewal_time(self._table)
 
     def summary(self, key: str) -> Mapping[str, str] | None:
-        """Return the newest snapshot summary that has ``key``."""
+        """Return the newest snapshot summary that has ``key``; None if there is none."""
         return newest_summary_with(self._table, key)
 
     def commit(self, files: Sequence[StoredFile], summary: Mapping[str, str]) -> int:
-        """Name the files in one snapshot on top of the one that was loaded; return the snapshot's id.
+        """Commit the files in one snapshot on top of the one that was loaded; return the snapshot's id.
 
         :raises CommitConflictError: another commit came first; nothing was written
-        :raises LedgerError: a file that a task wrote to a local disk is not on this machine's
+        :raises LedgerError: a task wrote a file to a local disk that is not the driver's
         """
         for file in files:
-            # The commit would succeed, and the publish would miss the file much later.
+            # Without this check the commit would succeed, and the publish would miss the file much later.
             if is_local(file.location) and not self.store.exists(file.location):
                 raise LedgerError(
                     f"{file.location} was written, and is not on the driver's disk. Use a warehouse that the driver and"
@@ -187,13 +187,13 @@ class LedgerTable:
             return append_files(self._table, [file.describe(self._layout) for file in files], summary)
 
     def committed_files(self, generation: int) -> dict[str, int]:
-        """Return the bytes of the generation's files that commits name, by location."""
+        """Return the sizes in bytes of the generation's committed files, by location."""
         scan = self._table.scan(row_filter=EqualTo("generation", generation))
         with self._intact():
             return {task.file.file_path: task.file.file_size_in_bytes for task in scan.plan_files()}
 
     def read(self, locations: Iterable[str], columns: Sequence[str]) -> list[pa.Table]:
-        """Read some columns of some files.
+        """Read these columns of these files; return one table for each file, in the same order.
 
         A column that did not exist yet when a file was written is null.
         """
@@ -222,7 +222,7 @@ class LedgerTable:
     def trim(self) -> None:
         """Expire all but the newest snapshots and delete the metadata files that only those named.
 
-        Loses a race against another commit without harm: the next call trims.
+        If another commit comes first, nothing is done, and the next call trims.
         """
         table = self._table
         line = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
@@ -256,7 +256,7 @@ class LedgerTable:
                 transaction.delete(older, snapshot_properties=kept)
             commit_strictly(transaction)
         # After the commit, because until then the table names files of these generations.
-        # By the listing, not by the rows: what an orphaned task of an older generation wrote is in no commit.
+        # Found by listing the folder, because no commit names what an orphaned task of an older generation wrote.
         folder = f"{self.location.rstrip('/')}/data"
         prefix = f"{folder}/generation="
         for location, _ in self.store.list(folder):
@@ -266,11 +266,11 @@ class LedgerTable:
 
     def drop(self) -> None:
         """Drop the table and delete its files; a table that does not exist is not an error."""
-        # Listed first: a ledger that is created by the same name afterwards uses the same folder.
+        # Listed first: a ledger that is created under the same name afterwards uses the same folder.
         files = [location for location, _ in self.store.list(self.location)]
         try:
-            # Before the files: a process that dies here leaves files that nothing names, and never a table without its
-            # files.
+            # Dropped before the files: a process that dies here leaves files that nothing names, and never a table
+            # without its files.
             self._catalog.drop_table(self.name)
         except NoSuchTableError:
             return

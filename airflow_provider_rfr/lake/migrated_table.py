@@ -154,7 +154,7 @@ def stage_columns(transaction: Transaction, change: TableChange) -> None:
 
 
 def stage_rest(transaction: Transaction, change: TableChange) -> None:
-    """Stage required columns, keys, format and properties, after the rows were staged that fulfil them."""
+    """Stage required columns, keys, format and properties, after the rows that satisfy them were staged."""
     if change.tighten:
         with transaction.update_schema(allow_incompatible_changes=True, case_sensitive=False) as update:
             for operation in change.tighten:
@@ -183,13 +183,13 @@ def _key_properties(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _identifier_names(schema: Schema, keys: Iterable[str]) -> list[str]:
-    """Return the key's columns as Iceberg's identifier fields, which must be required; none if one of them is not."""
+    """Return the key's columns for Iceberg's identifier fields, which must be required; none if one of them is not."""
     columns = [schema.find_field(key, case_sensitive=False) for key in keys]
     return [column.name for column in columns] if all(column.required for column in columns) else []
 
 
 def _kept_partitions(transaction: Transaction, wanted: Sequence[str]) -> int:
-    """Count the first partition fields that are the wanted ones already."""
+    """Count the leading partition fields that equal the wanted ones already."""
     metadata = transaction.table_metadata
     present = (partition_text(field, metadata.schema()) for field in metadata.spec().fields)
     pairs = zip(present, wanted, strict=False)
@@ -267,9 +267,9 @@ class NewTable:
         return FileTarget.of(self._transaction.table_metadata, self._transaction._table.io, family=family)
 
     def commit(self, files: Sequence[StoredFile], summary: Mapping[str, str]) -> None:
-        """Create it with these rows.
+        """Create the table with these rows.
 
-        :raises CommitConflictError: another table has the name by now; nothing was written
+        :raises CommitConflictError: another table has the name now; nothing was written
         """
         layout = FileLayout.of(self._transaction.table_metadata)
         if files:
@@ -278,7 +278,7 @@ class NewTable:
 
 
 class MigratedTable:
-    """A table as it was loaded."""
+    """A table as it was loaded, which commits change only if it is still in that state."""
 
     def __init__(self, catalog: Catalog, name: str, table: Table) -> None:
         self._catalog = catalog
@@ -294,7 +294,7 @@ class MigratedTable:
 
     @classmethod
     def create(cls, catalog: Catalog, name: str, definition: TableDefinition) -> MigratedTable:
-        """Create the table with its markers, or load it if another process created it first: check whose it is."""
+        """Create the table with its markers, or load it if another process was first; callers check whose it is."""
         return cls(catalog, name, create_table(catalog, name, *definition))
 
     @property
@@ -322,7 +322,7 @@ class MigratedTable:
         return [name for name, scan in self._scans_for_nulls(columns) if any(scan.plan_files())]
 
     def _scans_for_nulls(self, columns: Iterable[str]) -> Iterator[tuple[str, DataScan]]:
-        """Yield the columns with scans for their NULLs; of lists and maps, which PyIceberg can't ask, for any row."""
+        """Yield each column with a scan for its NULLs; lists and maps can't be filtered, so with one for any row."""
         for column in columns if self.snapshot_id is not None else ():
             field = self._table.schema().find_field(column, case_sensitive=False)
             can_ask = field.field_type.is_primitive or field.field_type.is_struct
@@ -361,10 +361,10 @@ class MigratedTable:
         *,
         always: bool = False,
     ) -> int | None:
-        """Change everything, and replace all rows by these; return the snapshot, None if there were no rows at all.
+        """Apply the change and replace all rows by these; return the snapshot's id, None if no snapshot was made.
 
-        :param target: that the files were written for
-        :param always: make a snapshot for its summary also where there were no rows and are none now
+        :param target: the target that the files were written for
+        :param always: make a snapshot, for its summary, even if there were no rows and are none now
         :raises CommitConflictError: the table is no longer as it was loaded; nothing was written
         :raises TargetChangedError: its columns are not those that the files were written for
         """
@@ -392,13 +392,13 @@ class MigratedTable:
             return
         try:
             self._catalog.rename_table(self.name, name)
-        # A client that repeats a rename whose answer was lost meets the same errors. So this does not say that nothing
-        # was done: the caller looks which name the table has.
+        # A client that resends a rename whose response was lost gets the same errors. So the rename may have been done:
+        # the caller checks which name the table has.
         except (TableAlreadyExistsError, NoSuchTableError) as error:
             raise CommitConflictError(str(error)) from error
 
     def tagged_snapshot(self, key: str, value: str) -> int | None:
-        """Return the id of the newest snapshot whose summary has this value."""
+        """Return the id of the newest snapshot whose summary has this value for ``key``; None if there is none."""
         summary = newest_summary_with(self._table, key, value)
         return None if summary is None else int(summary["snapshot-id"])
 
@@ -410,8 +410,8 @@ class MigratedTable:
         """Return a transaction with the change of columns and partitioning staged, on exactly the loaded state."""
         transaction = TableTransaction(self._table)
         base = self._base
-        # PyIceberg requires only what an update touches. These also refuse the commit after a change of something else;
-        # a catalog that checks requirements in this process can even compare the whole metadata.
+        # PyIceberg's own requirements cover only what an update touches. These refuse the commit after other changes,
+        # too. A catalog that checks requirements in this process can even compare the whole metadata.
         requirements: tuple[Any, ...] = (
             AssertCurrentSchemaId.model_validate({"current-schema-id": base.current_schema_id}),
             AssertDefaultSpecId.model_validate({"default-spec-id": base.default_spec_id}),
@@ -428,9 +428,10 @@ class MigratedTable:
 def _rename_in_database(catalog: SqlCatalog, old: str, new: str, metadata_location: str) -> None:
     """Rename the table if it still has this metadata.
 
-    In one statement: Iceberg's own rename goes by name alone, and would rename any table that has the name by now.
+    One UPDATE is a compare-and-set: PyIceberg's own rename compares only the name, and would rename any table that has
+    that name now.
 
-    :raises CommitConflictError: it has other metadata by now, does not exist, or the new name is taken
+    :raises CommitConflictError: it has other metadata now, does not exist, or the new name is taken
     """
 
     def namespace(name: str) -> str:

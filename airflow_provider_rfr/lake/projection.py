@@ -1,9 +1,9 @@
-"""PyIceberg's scan of data files, without its loss of nulls.
+"""PyIceberg's scan of data files, corrected so that nulls are kept.
 
-PyIceberg 0.12 fits the rows that it reads or writes to the columns of a table. It builds lists of structs, and maps
-with structs as values, from offsets alone, so that one that is null becomes empty. Lists and maps with these inside
-are cast by Arrow, which matches fields of structs by name, so that a field that was renamed loses its values. The
-first import of this module corrects both in the whole process, for every caller of PyIceberg.
+PyIceberg 0.12 projects the rows that it reads or writes to the columns of a table. It rebuilds lists of structs, and
+maps with structs as values, from offsets alone, so that a null list or map becomes empty. It casts lists and maps that
+contain these with Arrow, which matches fields of structs by name, so that a renamed field loses its values. The first
+import of this module corrects both in the whole process, for every caller of PyIceberg.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NullKeepingProjection(ArrowProjectionVisitor):
 
 
 def _rebuilt(array: pa.Array, kind: pa.DataType, values: pa.Array) -> pa.Array:
-    """Return lists or maps with other values inside, which are as many as those of the whole, unsliced array."""
+    """Return the lists or maps with other values inside, which must be as many as in the whole, unsliced array."""
     buffers: Any = array.buffers()[:2]
     return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset, children=[values])
 

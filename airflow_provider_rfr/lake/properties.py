@@ -1,6 +1,6 @@
 """The names that begin with ``rfr.`` in tables, snapshots, catalogs and files, with their meanings, for the reference.
 
-The modules that write a name or read it have it as a constant or a text of their own; a test compares them.
+Modules that write or read a name define it themselves; a test compares them with these lists.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The rows that a merge changed, as its own snapshot tells them, for readers of increments.
+"""The rows that a merge changed, as its snapshot records them, for readers of increments.
 
-A merge writes whole data files again, and most of their rows are only moved. New versions of rows are in files of their
-own; files with moved rows have names with a common prefix, which the summary says. The keys of deleted rows are in a
-side file.
+A merge rewrites whole data files, so most of their rows are only moved. New versions of rows are in files of their own;
+the names of files with moved rows have a common prefix, which the summary holds. The keys of deleted rows are in a side
+file.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CHANGES_KEY: Final = "rfr.changes"
 class RowChanges:
     """The changed rows of one snapshot.
 
-    :ivar moved: prefix of the names of the added files that have no new versions of rows
+    :ivar moved: prefix of the names of the added files that hold only moved rows
     :ivar keys: field ids of the columns by which rows were merged
-    :ivar rows: new versions
-    :ivar deleted: rows that the table has no more, each known by its key in the snapshot's side file
+    :ivar rows: number of new versions of rows
+    :ivar deleted: number of deleted rows, whose keys are in the snapshot's side file
     """
 
     moved: str
@@ -40,9 +40,9 @@ class RowChanges:
     deleted: int
 
     def properties(self, deleted: pa.Table, side: SideFiles) -> dict[str, str]:
-        """Return the properties by which a commit tells the changes; keys of deleted rows get a file first.
+        """Return the summary properties that record the changes; keys of deleted rows are written to a side file first.
 
-        :param deleted: those keys, with a column for each of ``keys``
+        :param deleted: keys of the deleted rows, with a column for each of ``keys``
         """
         properties = {CHANGES_KEY: json.dumps(asdict(self), separators=(",", ":"))}
         if not deleted.num_rows:
@@ -57,7 +57,7 @@ class RowChanges:
 
 
 def read_changes(summary: Mapping[str, str]) -> RowChanges | None:
-    """Return the changed rows of the snapshot with this summary; None if it does not tell them."""
+    """Return the changed rows of the snapshot with this summary; None if it does not record them."""
     if CHANGES_KEY not in summary:
         return None
     content = json.loads(summary[CHANGES_KEY])

@@ -54,7 +54,7 @@ class RowFilter:
 
 
 def part_of(replace_where: str | None) -> str | None:
-    """Return a short name of the part that a filter selects, the same however it is spaced; None for the whole table.
+    """Return a digest of the filter as the name of its part, independent of spacing; None for the whole table.
 
     :raises ConfigurationError: the text is not a filter
     """
@@ -75,7 +75,7 @@ def _parsed(replace_where: str) -> BooleanExpression:
 
 
 def equalities(replace_where: str) -> list[tuple[str, Any]]:
-    """Return the columns that all rows of a part have a certain value in, with that value.
+    """Return the columns for which the filter requires a certain value, each with that value.
 
     :raises ConfigurationError: the text is not a filter
     """

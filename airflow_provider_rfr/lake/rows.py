@@ -1,12 +1,12 @@
-"""Rows of tables without Spark: the increments that sinks send, and rows that are appended.
+"""Rows of tables without Spark: the increments that sinks read, and rows that are appended.
 
-Each snapshot after a given one is classified by what an export has to do about it: new rows, replaced rows, a
+Each snapshot after a given one is classified by how a reader of increments must treat it: new rows, replaced rows, a
 compaction, a migration. Rows of a snapshot are always read in the same order: files in the order of their commits, rows
-as they are in a file.
+in the order of their file.
 
-Tables of history get many rows in one commit, each row once, and a day ends up in one data file. The identifier columns
-of such a table are the keys of its rows. A table that grows with each refresh is partitioned by the day of a required
-column; one without partitions is treated as a single day.
+History tables get many rows in one commit, each row once, and the files of a day are compacted into one. The identifier
+fields of such a table are the keys of its rows. A table that grows with each refresh is partitioned by the day of a
+required column; one without partitions is treated as a single day.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 MIGRATION_TAG: Final = "rfr.migration"
-"""In the summary of each snapshot that a migration makes: ``<deploy>/<step>``."""
+"""Summary property of each snapshot that a migration makes: ``<deploy>/<step>``."""
 REPORTED_AGAIN: Final = timedelta(days=2)
 """How far back a process looks for rows that others did not report, because they died or had no control store."""
 _TRIES: Final = 12
@@ -62,29 +62,30 @@ _FILES_OF_A_DAY: Final = 10
 
 
 class SnapshotKind(str, Enum):
-    """The meaning of a snapshot for a reader that has seen the one before."""
+    """The meaning of a snapshot for a reader that has read the one before."""
 
     ADDS_ROWS = "rows"
     """Files were added, and nothing else."""
     COMPACTS = "nothing"
-    """The same rows, mostly in other files."""
+    """The same rows: a compaction, or a commit of a sync's state alone."""
     DELETES_ROWS = "less"
     """Rows were deleted, and none added."""
     REPLACES_ROWS = "others"
-    """Rows were replaced, or all deleted. Among the added rows may be some that were there before."""
+    """Rows were replaced, or all deleted. Some of the added rows may have been in the table before."""
     CHANGES_ROWS = "changes"
-    """Merged by an incremental sync, which says what are new versions of rows, and which keys it deleted."""
+    """An incremental sync merged rows, and recorded which files hold new versions and which keys it deleted."""
     MIGRATES = "migration"
-    """Made by a migration: the same rows, in other files or by another schema."""
+    """A migration wrote the same rows, in other files or with another schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """One snapshot of the main line.
+    """One snapshot of the main line, as a reader of increments sees it.
 
-    :ivar schema_id: of the schema that it was written with
-    :ivar rows: that it added; new versions and deletions of one that changes rows
-    :ivar keys: field ids of the columns by which rows were changed
+    :ivar sequence: sequence number of the snapshot
+    :ivar schema_id: id of the schema that it was written with
+    :ivar rows: number of rows that it added; for a merge, of new versions and deletions
+    :ivar keys: field ids of the columns by which rows were merged; empty for other snapshots
     """
 
     kind: SnapshotKind
@@ -99,8 +100,9 @@ class Increment:
 class DeletedRows:
     """The rows that one merge deleted, by their keys.
 
+    :ivar rows: number of deleted rows
     :ivar keys: field ids of the key's columns
-    :ivar summary: of its snapshot
+    :ivar summary: summary of the merge's snapshot
     """
 
     rows: int
@@ -109,7 +111,7 @@ class DeletedRows:
 
 
 SourcePart = FileScanTask | DeletedRows
-"""Rows that a snapshot added in one file, or that it deleted."""
+"""The rows of one file that a snapshot added, or the rows that it deleted."""
 
 
 class SourceTable:
@@ -135,11 +137,10 @@ class SourceTable:
         return tuple(sorted(self._table.metadata.schema().identifier_field_names()))
 
     def columns(self, snapshot_id: int | None = None) -> tuple[tuple[str, int], ...]:
-        """Return name and field id of each column, by the schema that the snapshot was written with.
+        """Return name and field id of each column in the schema that the snapshot was written with.
 
-        For None, by the current schema.
-
-        :raises SnapshotsExpiredError: it has expired
+        :param snapshot_id: None for the current schema
+        :raises SnapshotsExpiredError: the snapshot has expired
         """
         return tuple((field.name, field.field_id) for field in self._schema(snapshot_id).fields)
 
@@ -151,8 +152,8 @@ class SourceTable:
     def increments(self, after: int | None, until: int | None = None, sequence: int | None = None) -> list[Increment]:
         """Return the snapshots later than ``after``, oldest first.
 
-        :param after: None: from the beginning
-        :param until: the last one; None: the current snapshot
+        :param after: the snapshot to start after; None for the beginning of the table
+        :param until: the last snapshot; None for the current one
         :param sequence: the sequence number of ``after``, if known; then ``after`` itself may have expired
         :raises SnapshotsExpiredError: some of them have expired, or ``after`` is not on the main line
         """
@@ -168,7 +169,7 @@ class SourceTable:
             sequence_number = ancestor.sequence_number or 0
             increments.append(Increment(kind, ancestor.snapshot_id, sequence_number, ancestor.schema_id, rows, keys))
             at = ancestor.parent_snapshot_id
-        # When they expire a snapshot, some engines forget that it was another one's parent.
+        # Some engines clear a snapshot's parent id when they expire the parent.
         follows_after = sequence is not None and bool(increments) and increments[-1].sequence == sequence + 1
         if at != after and not follows_after:
             raise SnapshotsExpiredError(f"{self.name}: snapshots between {after} and {until or self.head} have expired")
@@ -176,28 +177,28 @@ class SourceTable:
         return increments
 
     def has_passed(self, snapshot_id: int | None, cursor: int | None) -> bool:
-        """Tell whether ``cursor`` is ``snapshot_id`` or came after it."""
+        """Tell whether ``cursor`` is ``snapshot_id`` or descends from it."""
         if snapshot_id is None or cursor == snapshot_id:
             return True
         return any(ancestor.snapshot_id == snapshot_id for ancestor in ancestors(self._table.metadata, cursor))
 
     def last_of(self, deploy_id: str | None) -> int | None:
-        """Return the newest snapshot of the main line that this deploy made."""
+        """Return the newest snapshot of the main line that this deploy made; None if there is none."""
         tags = ((snapshot, summary_of(snapshot).get(MIGRATION_TAG, "")) for snapshot in self._main_line())
         return next((snapshot.snapshot_id for snapshot, tag in tags if tag.partition("/")[0] == deploy_id), None)
 
     def last_before(self, timestamp_ms: int) -> int | None:
-        """Return the newest snapshot of the main line that was made at that time or before."""
+        """Return the newest snapshot of the main line that was made at that time or before; None if there is none."""
         return next(
             (snapshot.snapshot_id for snapshot in self._main_line() if snapshot.timestamp_ms <= timestamp_ms), None
         )
 
     def contents(self, snapshot_id: int) -> list[FileScanTask]:
-        """Plan the files to read for all rows that the snapshot shows.
+        """Return the files to read for all rows of the snapshot, always in the same order.
 
         :raises SnapshotsExpiredError: it has expired
         """
-        # A scan yields files in any order; a sink that stopped half way has to meet them in the same one again.
+        # A scan yields files in any order, but a sink that stopped half way needs the same order again.
         order = {
             entry.data_file.file_path: (entry.sequence_number or 0, number)
             for manifest in self._data_manifests(self._snapshot(snapshot_id))
@@ -207,9 +208,9 @@ class SourceTable:
         return sorted(tasks, key=lambda task: (*order[task.file.file_path], task.file.file_path))
 
     def added(self, after: int, until: int, sequence: int | None = None) -> list[SourcePart]:
-        """Plan the files to read for the rows that the increments of :meth:`increments` added.
+        """Return the parts to read for the rows that the increments added, with arguments as of :meth:`increments`.
 
-        The rows that merges deleted are among them, where they were deleted.
+        The rows that a merge deleted are a part of their own, after the rows that it added.
 
         :raises SnapshotsExpiredError: one of them has expired
         """
@@ -237,9 +238,11 @@ class SourceTable:
 
     @staticmethod
     def skip(parts: Sequence[SourcePart], rows: int) -> tuple[list[SourcePart], int]:
-        """Drop the whole parts among the first ``rows`` rows.
+        """Drop the parts that are wholly within the first ``rows`` rows.
 
-        :returns: the other parts, and how many rows are still to skip
+        A file with delete files is not dropped, because its record count includes deleted rows.
+
+        :returns: the remaining parts, and the number of rows still to skip
         """
         remaining = list(parts)
         while remaining:
@@ -252,7 +255,7 @@ class SourceTable:
         return remaining, rows
 
     def projection(self, columns: Iterable[tuple[str, int]], snapshot_id: int) -> Schema:
-        """Return the columns with these field ids, under these names.
+        """Return the schema of the columns with these field ids, under these names.
 
         Their types are those of the snapshot, or of the current schema where the snapshot lacks a column.
 
@@ -265,13 +268,13 @@ class SourceTable:
 
     @staticmethod
     def arrow(wanted: Schema) -> pa.Schema:
-        """Return the columns in the Arrow schema of :meth:`read`."""
+        """Return the Arrow schema of the batches of :meth:`read`."""
         return schema_to_pyarrow(wanted, include_field_ids=False)
 
     def read(self, parts: Iterable[SourcePart], wanted: Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, with one file in memory at a time; of deleted ones, only the key's columns have values.
+        """Yield the rows, with one file in memory at a time; in deleted rows only the key's columns have values.
 
-        :raises SnapshotsExpiredError: a file with keys of deleted rows is not there any more
+        :raises SnapshotsExpiredError: a file with keys of deleted rows is missing
         """
         scan = ArrowScan(self._table.metadata, self._table.io, wanted, AlwaysTrue())
         shape = self.arrow(wanted)
@@ -308,7 +311,8 @@ class SourceTable:
         if operation == Operation.OVERWRITE and CHANGES_KEY in summary:
             return SnapshotKind.CHANGES_ROWS
         if operation == Operation.APPEND:
-            # A refresh replaces a part of the table by a delete and an append: two snapshots with the same marks.
+            # A refresh replaces a part of the table by a delete and an append: two snapshots with the same ledger and
+            # generation.
             parent = snapshot.parent_snapshot_id
             before = self._table.metadata.snapshot_by_id(parent) if parent is not None else None
             if before is None or before.summary is None or before.summary.operation == Operation.APPEND:
@@ -320,7 +324,7 @@ class SourceTable:
             deleted = _count(summary, "deleted-data-files") + _count(summary, "added-delete-files")
             return SnapshotKind.REPLACES_ROWS if deleted else SnapshotKind.ADDS_ROWS
         emptied = _count(summary, "deleted-data-files") and summary.get("total-records") == "0"
-        # Who has the rows before must drop them all, so this is a replacement, by nothing.
+        # A reader of the rows before must drop all of them, so this counts as their replacement by nothing.
         return SnapshotKind.REPLACES_ROWS if emptied else SnapshotKind.DELETES_ROWS
 
     def _main_line(self) -> Iterator[Snapshot]:
@@ -329,7 +333,7 @@ class SourceTable:
     def _schema(self, snapshot_id: int | None) -> Schema:
         """Return the schema that the snapshot was written with.
 
-        Return the current schema for None, or where the former is not known.
+        Return the current schema for None, or if the snapshot's schema is not known.
         """
         metadata = self._table.metadata
         schema_id = None if snapshot_id is None else self._snapshot(snapshot_id).schema_id
@@ -343,7 +347,7 @@ class SourceTable:
 
 
 def only_appended(table: Table, after: int, until: int) -> bool:
-    """Tell whether rows were appended between two snapshots of the main line, and nothing else was done."""
+    """Tell whether all commits between two snapshots of the main line only appended rows."""
     for ancestor in ancestors(table.metadata, until):
         if ancestor.snapshot_id == after:
             return True
@@ -357,7 +361,7 @@ def _count(summary: Mapping[str, str], key: str) -> int:
 
 
 def append_rows(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit, which is repeated if it meets another one; columns that a row lacks are NULL.
+    """Append rows in one commit, which is retried after a conflict; columns that a row lacks are NULL.
 
     :raises ValueError: there is no such table, or no such column
     """
@@ -373,7 +377,7 @@ def append_rows(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) 
 def append_rows_once(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
     """Append the rows whose keys the table lacks, in one commit; return how many, None if there is no such table.
 
-    Keys are compared only with those of rows between the earliest and the latest time of these rows.
+    If the table is partitioned by day, keys are compared only within the time span of these rows.
 
     :param rows: columns that the table lacks are left out; times are ISO 8601
     :raises LedgerError: other commits came first each time
@@ -394,7 +398,7 @@ def append_rows_once(catalog: Catalog, name: str, rows: Sequence[Mapping[str, An
             try:
                 append_files(table, (file.describe(target.layout) for file in stored), {})
             except CommitConflictError:
-                # Refused for sure, so no snapshot names the files; the next try writes new ones.
+                # The commit was certainly refused, so no snapshot names the files; the next try writes new ones.
                 target.store.delete([file.location for file in stored])
                 raise
         return len(new)
@@ -406,7 +410,7 @@ def append_rows_once(catalog: Catalog, name: str, rows: Sequence[Mapping[str, An
 
 
 def merge_days(catalog: Catalog, name: str) -> int:
-    """Write the files of a day into one; return for how many days this was done.
+    """Compact the files of each day into one; return the number of days for which this was done.
 
     The newest day is left alone until it has ten files. Nothing is done if another commit comes first.
     """
@@ -419,7 +423,7 @@ def merge_days(catalog: Catalog, name: str) -> int:
     target = FileTarget.of(table.metadata, table.io)
     stored = [file for file, _ in target.write(rows)]
     try:
-        # On the table as it was loaded, so that no rows are lost that were appended since: then this is refused.
+        # On the table as it was loaded, so that it is refused if rows were appended since, which it would lose.
         transaction = TableTransaction(table)
         new = (file.describe(target.layout) for file in stored)
         stage_overwrite(transaction, (task.file for task in tasks), new, {}, compacts=True)
@@ -431,7 +435,7 @@ def merge_days(catalog: Catalog, name: str) -> int:
 
 
 def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """Return the row as the table's columns, with times instead of texts."""
+    """Return the row with a value for each of the table's columns, and with texts of timestamps parsed."""
     values = {}
     for column in schema:
         value: Any = row.get(column.name)
@@ -441,7 +445,7 @@ def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
 
 
 def _keys_between(table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> set[tuple[Any, ...]]:
-    """Return the keys in the table between the earliest and the latest of the rows."""
+    """Return the keys of the table's rows in the time span of ``rows``; of all rows without a partition by day."""
     schema, fields = table.schema(), table.spec().fields
     days = (schema.find_column_name(field.source_id) for field in fields if isinstance(field.transform, DayTransform))
     # Only the days of these rows are read, where the table is partitioned by day.
@@ -454,7 +458,10 @@ def _keys_between(table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequenc
 
 
 def _files_to_merge(table: Table) -> list[list[FileScanTask]]:
-    """Return the files that are to become one, by day; those of a former partitioning as well."""
+    """Return the files to compact, in one group for each day.
+
+    Files of a former partitioning are always compacted. A group with delete files is left out.
+    """
     days: defaultdict[tuple[int, Any], list[FileScanTask]] = defaultdict(list)
     for task in table.scan().plan_files():
         partition = task.file.partition

@@ -1,6 +1,6 @@
-"""A few rows of a table for people, from the beginning of one data file.
+"""A sample of a table's rows for display, from the beginning of one data file.
 
-Columns with names of secrets are not read, and what looks like a secret inside of other values is masked.
+Columns whose names suggest a secret are not read, and secrets inside other values are masked.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FIELD_ID: Final = b"PARQUET:field_id"
 
 @dataclass(frozen=True, slots=True)
 class TableSample:
-    """Rows of a table.
+    """A few rows of a table, as texts.
 
-    :ivar rows: with a text for each column
+    :ivar rows: one text for each column
     :ivar hidden: columns that are not shown because of their names
-    :ivar more: how many other columns are not shown
-    :ivar why: there are no rows, in a sentence; empty text where there are some
+    :ivar more: number of other columns that are not shown
+    :ivar why: the reason why there are no rows, as a sentence; empty if there are rows
     """
 
     columns: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class TableSample:
 
 
 def sample_of(table: Table) -> TableSample:
-    """Read the first rows of the table's first data file, and nothing more of it than they take."""
+    """Read the first rows of the table's first data file that has rows, and no more of the file than needed."""
     snapshot = table.current_snapshot()
     manifests = [] if snapshot is None else snapshot.manifests(table.io)
     if any(manifest.content == ManifestContent.DELETES for manifest in manifests):
@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
 
 
 def _masked(value: Any) -> Any:
-    """Return a nested value with the values of secret names masked."""
+    """Mask the values of keys with secret names in a nested JSON value."""
     if isinstance(value, Mapping):
         return {str(name): MASK if is_secret(str(name)) else _masked(item) for name, item in value.items()}
     return [_masked(item) for item in value] if isinstance(value, list) else value

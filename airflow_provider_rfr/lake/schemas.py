@@ -1,5 +1,4 @@
-"""Schemas of published tables: Arrow and Spark SQL types in Iceberg's terms, system columns, partitioning,
-and the part of a table that ``replace_where`` names.
+"""Schemas of published tables: Arrow and Spark SQL types in Iceberg's terms, system columns, and partitioning.
 
 Also the rules for every published schema: which names columns may have, and how a column of JSON texts is marked.
 """
@@ -31,13 +30,13 @@ SYSTEM_COLUMNS: Final = pa.schema(
         pa.field("_rfr_meta", pa.string()),
     ]
 )
-"""Follow the columns of the rows in every published table."""
+"""The columns that follow those of the rows in every published table."""
 COLUMNS_OF_OTHERS: Final = ("_airbyte_", "_dlt_")
-"""Beginnings of the names of columns that Airbyte and dlt write themselves."""
+"""Prefixes of the columns that Airbyte and dlt add themselves."""
 
 
 def is_system_column(name: str) -> bool:
-    """Tell whether we, Airbyte or dlt write the column, and no source."""
+    """Tell whether the column does not come from a source, but is added by this package, Airbyte or dlt."""
     return name in SYSTEM_COLUMNS.names or name.startswith(COLUMNS_OF_OTHERS)
 
 
@@ -46,7 +45,7 @@ _MIXED_TEXT_KEY: Final = b"rfr.mixed"
 _LOCAL_TIME_KEY: Final = b"rfr.local-time"
 
 JSON_TEXT_DOC: Final = "JSON text"
-"""The comment, in the table, of a column of JSON texts."""
+"""The comment that marks a table's column as one of JSON texts."""
 
 _SHOWN_NAMES: Final = 20
 
@@ -78,7 +77,7 @@ _FROM_ARROW: Final[dict[pa.DataType, iceberg.IcebergType]] = {
 }
 _TO_ARROW: Final = {kind: column for column, kind in reversed(_FROM_ARROW.items())}
 _UNREAD: Final = (iceberg.IntegerType, iceberg.FloatType)
-"""Types of columns that no record is read into: its numbers are longs and doubles."""
+"""Types of columns that records are not read into, because their numbers are read as longs and doubles."""
 DECLARABLE_TYPES: Final = frozenset(_FROM_ARROW.values())
 """Types that columns of rows can have, besides decimals, lists and structs."""
 _TIME_TRANSFORMS: Final[dict[str, transforms.Transform[Any, Any]]] = {
@@ -96,7 +95,7 @@ _NAME_SUFFIXES: Final = {
     "bucket": "_bucket_{size}",
     "truncate": "_trunc_{size}",
 }
-"""Names of partition fields behind the column's, as Iceberg gives them."""
+"""Suffixes that Iceberg adds to a column's name to name a partition field, by transform."""
 
 
 def type_text(kind: iceberg.IcebergType) -> str:
@@ -115,10 +114,10 @@ def type_text(kind: iceberg.IcebergType) -> str:
 
 
 def type_from_text(text: str, ids: Iterator[int] | None = None) -> iceberg.IcebergType:
-    """Return the Iceberg type that a Spark SQL text names; everything inside it is optional.
+    """Return the Iceberg type of a Spark SQL text; nested fields, elements and values are optional.
 
-    :param ids: gives the ids of inner fields; None: from 1
-    :raises ConfigurationError: the text names no type
+    :param ids: source of the ids of nested fields; None to count from 1
+    :raises ConfigurationError: the text is not a type
     """
     return _iceberg_type(parse_type(text), count(1) if ids is None else ids)
 
@@ -142,10 +141,10 @@ def _iceberg_type(kind: ColumnType, ids: Iterator[int]) -> iceberg.IcebergType:
 
 
 def iceberg_type(kind: pa.DataType, ids: Iterator[int] | None = None) -> iceberg.IcebergType:
-    """Return the Iceberg type of an Arrow type; everything inside it is optional.
+    """Return the Iceberg type of an Arrow type; nested fields, elements and values are optional.
 
-    :param ids: gives the ids of inner fields; None: from 1
-    :raises ConfigurationError: there is none
+    :param ids: source of the ids of nested fields; None to count from 1
+    :raises ConfigurationError: Iceberg has no such type
     """
     ids = count(1) if ids is None else ids
     if pa.types.is_struct(kind):
@@ -170,9 +169,9 @@ def _fields(columns: Sequence[pa.Field], ids: Iterator[int]) -> list[iceberg.Nes
 
 
 def row_column(column: iceberg.NestedField) -> pa.Field | None:
-    """Return the column that records are read into for a column of a table; None if there is none.
+    """Return the Arrow column that records are read as for a table's column; None if they can't be read as its type.
 
-    Fields of structs that have none are left out. A column that requires a value somewhere inside has none either.
+    Fields of a struct that can't be read are left out. A column with a required nested field can't be read either.
     """
     kind = _row_type(column.field_type)
     if kind is None:
@@ -219,12 +218,12 @@ def is_mixed_text(column: pa.Field) -> bool:
 
 
 def local_time_field(column: pa.Field) -> pa.Field:
-    """Return the column of moments without an offset as one that takes no moment with an offset."""
+    """Mark a column of local timestamps, so that values with a UTC offset are refused."""
     return column.with_metadata({**(column.metadata or {}), _LOCAL_TIME_KEY: b"1"})
 
 
 def is_local_time(column: pa.Field) -> bool:
-    """Tell whether the column takes no moment with an offset."""
+    """Tell whether the column refuses timestamps with a UTC offset."""
     return _LOCAL_TIME_KEY in (column.metadata or {})
 
 
@@ -254,9 +253,9 @@ def file_schema(schema: Schema) -> pa.Schema:
 
 
 def check_columns(columns: Sequence[pa.Field], path: str, *, top_level: bool = False) -> None:
-    """Refuse names that some engine could not distinguish.
+    """Check that every engine can distinguish the columns by their names.
 
-    :param path: of the schema, for the error
+    :param path: path of the schema, for the error
     :param top_level: the columns share the table with the system columns
     :raises ConfigurationError: an empty name, a system column's, two that differ by case only, or one that is also the
         path to an inner field: ``a.b`` with ``a: {b}``
@@ -271,9 +270,9 @@ def check_columns(columns: Sequence[pa.Field], path: str, *, top_level: bool = F
 
 
 def with_distinct_names(columns: Sequence[pa.Field], path: str, *, top_level: bool = False) -> list[pa.Field]:
-    """Return the columns, with an object or a list that shares a name with another column kept as JSON text.
+    """Return the columns; a struct or list that shares a dotted name with another column becomes JSON text.
 
-    :raises ConfigurationError: names that :func:`check_columns` refuses for themselves
+    :raises ConfigurationError: a name is empty or a system column's, or two names differ by case only
     """
     _check_names([column.name for column in columns], path, top_level)
     mixed = {column.name for _, *both in _clashes(columns) for column in both if pa.types.is_nested(column.type)}
@@ -281,9 +280,9 @@ def with_distinct_names(columns: Sequence[pa.Field], path: str, *, top_level: bo
 
 
 def full_names(name: str, kind: pa.DataType) -> Iterator[str]:
-    """Yield the names by which engines reach a column and everything in it.
+    """Yield the dotted names by which engines address a column and its nested fields.
 
-    A list's fields are named with ``element`` and without.
+    A field inside a list is yielded both with ``element`` in its path and without.
     """
     yield name
     if pa.types.is_list(kind):
@@ -295,7 +294,7 @@ def full_names(name: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def listed(names: Collection[str]) -> str:
-    """Return the names in one line; of very many only the first."""
+    """Return the names in one line, at most the first 20 of them."""
     shown = ", ".join(list(names)[:_SHOWN_NAMES])
     return shown if len(names) <= _SHOWN_NAMES else f"{shown} and {len(names) - _SHOWN_NAMES} more"
 
@@ -318,7 +317,7 @@ def _check_names(names: Sequence[str], path: str, top_level: bool) -> None:
 
 
 def _clashes(columns: Sequence[pa.Field]) -> Iterator[tuple[str, pa.Field, pa.Field]]:
-    """Yield the names that two columns have in common, with the columns."""
+    """Yield each dotted name that two columns have in common, with both columns."""
     seen: dict[str, pa.Field] = {}
     for column in columns:
         for name in dict.fromkeys(full_names(column.name, column.type)):
@@ -328,7 +327,7 @@ def _clashes(columns: Sequence[pa.Field]) -> Iterator[tuple[str, pa.Field, pa.Fi
 
 
 def move_column(update: UpdateSchema, path: tuple[str, ...], after: str | None) -> None:
-    """Stage a move of a column behind another one of its struct; to the first place for None."""
+    """Stage the move of a column to the place after another one of its struct, or to the first place for None."""
     if after is None:
         update.move_first(path)
     else:

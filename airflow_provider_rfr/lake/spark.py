@@ -1,6 +1,6 @@
-"""Parts that all engines on Spark share: settings of an application that is started here, errors, and SQL quoting.
+"""Helpers that all engines on Spark share: settings of an application, translation of errors, and SQL quoting.
 
-Nothing here imports pyspark: its errors are known by the modules of their classes.
+Nothing here imports pyspark: its errors are recognised by the module names of their classes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor
 
 LOCAL: Final = "local[*,4]"
-"""The master where none is named. In the local mode a failed task is repeated only if the master says so."""
+"""The default master. In local mode, Spark retries a failed task only if the master URL has a number of attempts."""
 _LIKELY_CAUSE: Final = "killed, often for memory: see spark.driver.memory and the machine's limits"
 _WORKER_EXIT: Final = "Python worker exited unexpectedly"
 _LIKELY_CAUSE_OF_WORKER: Final = "killed, often for memory: see spark.executor.memoryOverhead and the machines' limits"
@@ -28,11 +28,13 @@ _FAILED: Final = re.compile(r"Job aborted due to stage failure: (.{1,300})")
 
 
 def application_settings(app_name: str, master: str | None) -> dict[str, str]:
-    """Return settings of an application that this process starts. A local application stays entirely on this machine.
+    """Return the settings of an application that this process starts. A local one listens on this machine alone.
 
-    :param master: None: spark-submit has said it
+    Also set ``PYSPARK_PYTHON``, and for a local application ``SPARK_LOCAL_IP``, if they are not set.
+
+    :param master: the master's URL; None if spark-submit sets it
     """
-    # Workers of a driver that was started by plain python have to run that very python.
+    # If plain python started the driver, its workers must run the same interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {"spark.app.name": app_name, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if master is None:
@@ -49,8 +51,8 @@ def spark_problem(error: BaseException) -> str | None:
     """Describe the failure of a Spark call in one sentence without the stack; return None for any other error."""
     kind, text = type(error), str(error)
     library = kind.__module__.partition(".")[0]
-    # A call without an answer is a plain Py4JError, whose text may say that the method does not exist. What the JVM
-    # itself answers has a trace.
+    # If the JVM dies during a call, Py4J raises a plain Py4JError, whose text may say that the method does not exist.
+    # An error that the JVM itself returns has a stack trace.
     has_answer = kind.__name__ == "Py4JJavaError" or "Trace:" in text
     if isinstance(error, (ConnectionError, EOFError)) or (library == "py4j" and not has_answer):
         return f"the JVM died ({_LIKELY_CAUSE})"
@@ -103,5 +105,5 @@ def string_literal(value: str) -> str:
 
 
 def property_list(values: Mapping[str, str]) -> str:
-    """Return the keys and values as a list in parentheses, sorted by key."""
+    """Return the properties in SQL, as a list of ``'key' = 'value'`` in parentheses, sorted by key."""
     return "(" + ", ".join(f"{string_literal(key)} = {string_literal(values[key])}" for key in sorted(values)) + ")"

@@ -1,4 +1,4 @@
-"""Reading a table's data files in tasks, as every reader of the table sees them.
+"""A reader of a table's data files in tasks, which sees the rows that every reader of the table sees.
 
 Files that other engines wrote are read by their field ids, in the table's present types, and without the rows that
 position deletes remove.
@@ -55,7 +55,7 @@ def live_files(table: Table) -> list[FileScanTask]:
 class TableReader:
     """A reader of a table's data files; picklable.
 
-    :ivar metadata: of the table, without its snapshots
+    :ivar metadata: the table's metadata, without its snapshots
     """
 
     metadata: TableMetadata
@@ -66,7 +66,7 @@ class TableReader:
         """Return the reader of a table as a transaction will leave it."""
         history = ("snapshots", "snapshot_log", "metadata_log", "statistics", "partition_statistics")
         bare = metadata.model_copy(update={**{name: [] for name in history}, "refs": {}, "current_snapshot_id": None})
-        # Without the properties by which one logs in to the catalog, as tasks take all files' credentials along.
+        # Without the catalog's credentials, because the reader is pickled into tasks.
         return cls(bare, load_file_io(dict(FileStore.of(io).properties), metadata.location))
 
     def columns(self, names: Collection[str] | None = None) -> Schema:
@@ -80,7 +80,7 @@ class TableReader:
         return pa.concat_tables(tables) if tables else self._arrow(columns).empty_table()
 
     def tables(self, file: FileScanTask, columns: Schema) -> Iterator[pa.Table]:
-        """Yield the rows of a file in its order, some at a time."""
+        """Yield the rows of a file in its order, one batch at a time."""
         # Imported here: this module of PyIceberg takes longer to import than all others together.
         from pyiceberg.expressions import AlwaysTrue
 
@@ -98,9 +98,9 @@ class TableReader:
 
 
 def bounds_of(file: DataFile, schema: Schema, field_id: int) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of a column in the file, as far as its statistics tell; else None.
+    """Return the lower and the upper bound of a column's values in the file; None if its statistics lack them.
 
-    A text's bounds may be cut: the first is not greater than any value, the second not less.
+    Bounds of texts may be truncated: the lower one is not greater than any value, the upper one not less.
     """
     from pyiceberg.conversions import from_bytes
 

@@ -1,4 +1,4 @@
-"""Tables and views of a catalog as plain values, and facts of one table for display. Reads no rows, needs no Spark.
+"""Tables and views of a catalog as plain values, and facts of one table for display, without rows and without Spark.
 
 PyIceberg's SQL catalog has no views, but Iceberg's JDBC catalog in Java, which Spark SQL uses on the same database,
 stores them there, so they are read from the database. REST catalogs are asked through PyIceberg.
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 KEYS: Final = "rfr.keys"
-"""Property: names of the key's columns, as JSON. Iceberg keeps a key only of required columns, and unordered."""
+"""Table property: names of the key's columns, as JSON. Iceberg's own identifier fields must be required, and have no
+order."""
 COMMENT: Final = "comment"
 """Property in which Spark keeps a view's comment."""
 OWNER: Final = "owner"
 TEXT: Final = "rfr.text"
-"""Property of a view of ours whose text begins or ends with a comment, which Spark drops: the whole text."""
+"""Property with the whole text of a built-in view that begins or ends with a comment, because Spark drops that."""
 _HIDDEN_PROPERTIES: Final = frozenset({"create_engine_version", "engine_version", "spark.query-column-names", TEXT})
 _PARALLEL_READS: Final = 8
 _TRIES: Final = 3
@@ -48,7 +49,7 @@ _GZIP: Final = b"\x1f\x8b"
 class LiveColumn:
     """A column of a table.
 
-    :ivar type: canonical text
+    :ivar type: the type's canonical text
     """
 
     name: str
@@ -59,10 +60,11 @@ class LiveColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A table.
+    """A table of the catalog, as its metadata describes it.
 
-    :ivar uuid: of the physical table; empty if its metadata can't be read
-    :ivar rows: by the newest snapshot's summary; ``bytes``, too
+    :ivar uuid: UUID of the physical table; empty if its metadata can't be read
+    :ivar rows: number of rows, from the newest snapshot's summary; None if that lacks it
+    :ivar bytes: size of the files, likewise
     """
 
     name: str
@@ -79,7 +81,7 @@ class TableEntry:
 def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
     """List every table of every namespace, sorted by name. This is slow, because the metadata of each one is read.
 
-    A table whose metadata can't be read is listed with its name only: it takes up the name.
+    A table whose metadata can't be read is listed with its name only, because the name is taken.
     """
     names = sorted({".".join(table) for namespace in namespaces(catalog) for table in catalog.list_tables(namespace)})
 
@@ -91,7 +93,7 @@ def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
         except UNREADABLE:
             return TableEntry(name)
 
-    # Each table is a file of an object store, which is mostly waited for.
+    # Loading a table reads a file of an object store, which is mostly waiting.
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="rfr-inventory") as pool:
         return tuple(entry for entry in pool.map(read, names) if entry is not None)
 
@@ -134,12 +136,12 @@ def _number(summary: Mapping[str, str], key: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ViewEntry:
-    """A view.
+    """A view of the catalog.
 
-    :ivar query: in Spark's dialect, or in the first one if there is none; empty if the metadata can't be read
-    :ivar properties: without those that repeat other fields
-    :ivar namespace: default for names in the query
-    :ivar catalog: default for names in the query; empty: the view's own
+    :ivar query: SQL in Spark's dialect, or in the first dialect if that is missing; empty if the metadata can't be read
+    :ivar properties: the view's properties, without those that repeat other fields
+    :ivar namespace: default namespace for names in the query
+    :ivar catalog: default catalog for names in the query; empty for the view's own
     """
 
     name: str
@@ -158,7 +160,7 @@ def holds_views(catalog: Catalog) -> bool:
     """Tell whether views persist in this catalog. In other catalogs they last as long as a Spark session."""
     if isinstance(catalog, SqlCatalog):
         return True
-    # A fifth of a second to import, and other catalogs do not need it.
+    # Imported here: it takes a fifth of a second, and other catalogs do not need it.
     from pyiceberg.catalog.rest import Capability, RestCatalog
 
     return isinstance(catalog, RestCatalog) and Capability.V1_LIST_VIEWS in catalog._supported_endpoints
@@ -167,7 +169,7 @@ def holds_views(catalog: Catalog) -> bool:
 def list_views(catalog: Catalog) -> tuple[ViewEntry, ...]:
     """List every view of the catalog, sorted by name; return an empty list if the catalog can't hold any.
 
-    A view whose metadata can't be read is listed with its name only: it takes up the name.
+    A view whose metadata can't be read is listed with its name only, because the name is taken.
     """
     if not holds_views(catalog):
         return ()
@@ -208,7 +210,8 @@ def _sql_views(catalog: SqlCatalog, name: str | None = None) -> list[ViewEntry]:
         try:
             return [_read_view(store, *row) for row in rows]
         except FileNotFoundError:
-            # If a view was replaced or dropped after the rows were read, they are different now.
+            # If a view was replaced or dropped after the rows were read, the rows have changed, so try again. If they
+            # have not, the view's file is lost.
             before, rows = rows, _view_rows(catalog, name)
             if rows == before:
                 break
@@ -279,9 +282,9 @@ def _view_entry(name: str, metadata: Mapping[str, Any]) -> ViewEntry:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """One change of the columns.
+    """One change of a table's columns.
 
-    :ivar at: of the first snapshot with these columns; None where the table has none yet
+    :ivar at: time of the first snapshot with these columns; None if there is no such snapshot yet
     :ivar sentences: one for each column, and one for columns that a publish left without values
     """
 
@@ -291,13 +294,13 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table.
+    """The facts of a table that are displayed.
 
     :ivar snapshot_id: as text, because JavaScript rounds a number of its size; None before the first commit
-    :ivar rows: by the newest snapshot's summary; ``files`` and ``bytes``, too
-    :ivar snapshots: how many can be read
-    :ivar max_copies: how many copies of its files stay that were replaced hours ago; None without a limit
-    :ivar changes: of its columns, the newest first
+    :ivar rows: number of rows, from the newest snapshot's summary, as are ``files`` and ``bytes``
+    :ivar snapshots: number of snapshots that can be read
+    :ivar max_copies: number of replaced copies of its files that an expiry keeps; None without a limit
+    :ivar changes: changes of its columns, the newest first
     """
 
     snapshot_id: str | None

@@ -1,10 +1,10 @@
-"""The published table: one strict commit that shows the prepared files, with the columns that they need.
+"""The published table, and the one strict commit that adds the prepared files and the columns that they need.
 
-A commit that meets another one is refused. The caller then reloads the table, looks whether this generation or a newer
-one is published already, and only then repeats the commit. ``replace_where`` names the part that a publish replaces.
+If another commit came first, the commit is refused. The caller then reloads the table, checks whether this generation
+or a newer one is published already, and only then retries. ``replace_where`` names the part that a publish replaces.
 
-Columns that lose all their values are found by the counts that Iceberg keeps for each data file. A file may lack counts
-for a column, because of another writer or the table's ``write.metadata.metrics.*``. Then nothing is reported. Null,
+Columns that lose all their values are found by the counts that Iceberg keeps for each data file. If a file lacks counts
+for a column, because of another writer or the table's ``write.metadata.metrics.*``, nothing is reported for it. Null,
 ``[]`` and ``{}`` are not values, as in an inferred schema.
 """
 
@@ -74,15 +74,15 @@ warnings.filterwarnings("ignore", "Delete operation did not match any records", 
 PUBLISHED_PROPERTY = "rfr.published"
 LEDGER_KEY, GENERATION_KEY, SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation", "rfr.schema-changes"
 UPSTREAM_KEY = "rfr.upstream"
-"""In the commit of a window: name of the API. No state has it where there are only windows."""
+"""Summary property of a backfill's commit: name of the API. A table with backfills alone has no state to hold it."""
 NO_VALUE = "got no value"
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A commit on the target.
+    """A publish of a generation in the target.
 
-    :ivar summary: its properties; empty when the snapshot has expired
+    :ivar summary: properties of its snapshot; empty if that has expired
     """
 
     generation: int
@@ -91,7 +91,7 @@ class Publication:
 
 
 class TargetTable:
-    """The target as it was last loaded, or the table that it will be."""
+    """The target as it was last loaded, or as its first publish will create it."""
 
     def __init__(self, catalog: Catalog, name: str) -> None:
         self._catalog = catalog
@@ -114,19 +114,19 @@ class TargetTable:
 
     @property
     def columns(self) -> str | None:
-        """Return a text that differs when the table's columns or its partitioning do; None without a table."""
+        """Return the table's columns and partitioning as JSON texts, for a fingerprint; None without a table."""
         if self._table is None:
             return None
         metadata = self._table.metadata
         return f"{metadata.schema().as_struct().model_dump_json()} {metadata.spec().model_dump_json()}"
 
     def row_columns(self) -> Mapping[str, pa.Field]:
-        """Return the columns that records are read into for the table's, by name; none without a table."""
+        """Return the Arrow columns that records are read as, by name; an empty mapping without a table."""
         columns = () if self._table is None else map(row_column, self._table.schema().fields)
         return {column.name: column for column in columns if column is not None}
 
     def lacks(self, names: Iterable[str]) -> list[str]:
-        """Return those of the columns, by path, that the table lacks; none if it has no rows yet."""
+        """Return those of the columns, given by path, that the table lacks; none if it has no rows yet."""
         if not self._has_rows:
             return []
         assert self._table is not None
@@ -139,17 +139,21 @@ class TargetTable:
         return summary_of(newest).get("total-records", "0") != "0"
 
     def may_be_of_another(self, upstream: str, ledger: str) -> bool:
-        """Tell whether rows may be of another API than the one with this name, going by windows that were read."""
+        """Tell whether rows may come from another API than ``upstream``.
+
+        The newest publish from this ledger names its API if it was a backfill.
+        """
         if self._table is None or not self._has_rows:
             return False
         newest = newest_summary_with(self._table, LEDGER_KEY, ledger) or {}
         return newest.get(UPSTREAM_KEY) != upstream
 
     def published(self, ledger: str) -> Publication | None:
-        """Return the newest publication from this ledger."""
+        """Return the newest publish from this ledger; None if there is none."""
         if self._table is None:
             return None
-        # The property names the last publication of all, even if its snapshot has expired; snapshots name the others.
+        # The property names the newest publish of any ledger, even if its snapshot has expired. That of another ledger
+        # is only named by its snapshot.
         parts = self._table.metadata.properties.get(PUBLISHED_PROPERTY, "").split(":")
         if len(parts) == 3 and parts[0] == ledger:
             snapshot_id = int(parts[2])
@@ -168,12 +172,12 @@ class TargetTable:
 
     @property
     def state_mark(self) -> str | None:
-        """Return a text that differs for every other state of the table, also one that can't be read; None without."""
+        """Return a digest of the table's state, which may be one that can't be read; None without a state."""
         return None if self._table is None else state_mark(self._table.metadata)
 
     @property
     def has_state(self) -> bool:
-        """Tell whether the table has the state of an incremental sync, or another engine dropped it."""
+        """Tell whether the table has the state of an incremental sync, or had one that another engine dropped."""
         return self._table is not None and (has_state(self._table.metadata) or self.has_lost_state)
 
     @property
@@ -186,7 +190,7 @@ class TargetTable:
         return side_files(lambda: self._begin()[0]._table if self._table is None else self._table)
 
     def reader(self) -> TableReader:
-        """Return the reader of the table's data files, in the columns that :meth:`prepare` planned.
+        """Return the reader of the table's data files, with the columns that :meth:`prepare` planned.
 
         :raises TargetChangedError: the table has other columns now, or more of them
         """
@@ -223,10 +227,10 @@ class TargetTable:
         :param rows_stay: the commit keeps rows of the table, so their columns can't be replaced
         :raises SchemaEvolutionError: the table can't take the columns
         """
-        # The commit needs them, too, to plan again on a table that was reloaded.
+        # Kept for the commit, which plans again on the table as it was reloaded.
         self._wanted, self._policy, self._rows_stay = wanted, policy, rows_stay
         self._inferred = frozenset(wanted.names).difference(declared) if inferred else frozenset()
-        # Both are of these files; a manifest of an earlier plan would name others.
+        # Reset, because a manifest and emptied columns of an earlier plan belong to other files.
         self._added, self._no_values, self._location = AddedManifest(), None, None
         transaction, evolution = self._begin()
         self._location = transaction.table_metadata.location
@@ -244,10 +248,11 @@ class TargetTable:
         summary: Mapping[str, str],
         sent: Collection[str] = (),
     ) -> Publication:
-        """Show the files, in one commit.
+        """Publish the files in one commit.
 
         :param publication: ledger and generation
-        :param sent: fields that the records have, by path, with or without a value
+        :param mode: ``append`` adds the files; any other mode replaces the table's rows, or the part ``replace_where``
+        :param sent: paths of the fields that the records have, with or without a value
         :raises CommitConflictError: the table changed since it was loaded; nothing was written
         :raises TargetChangedError: its columns changed since the files were planned
         :raises SchemaEvolutionError: the table can't take the columns, or may not change; nothing was written
@@ -256,7 +261,7 @@ class TargetTable:
         now = transaction.table_metadata
         self._check_layout(now)
         if mode != "append" or self._no_values is None:
-            # An append asks once: reading all manifests at each try would lose against a writer that commits often.
+            # An append computes this once: a retry that reads all manifests would lose against a frequent writer.
             self._no_values = self._emptied(now.schema(), files, replace_where, sent)
         emptied = self._no_values
         if changes := "; ".join(filter(None, (str(evolution), _described(emptied)))):
@@ -275,7 +280,7 @@ class TargetTable:
         publication: tuple[str, int],
         summary: Mapping[str, str],
     ) -> Publication:
-        """Replace files of the table as it was loaded, in one commit.
+        """Replace the files ``old`` of the table as it was loaded by ``new``, in one commit.
 
         :param publication: ledger and generation
         :raises CommitConflictError: the table changed since it was loaded; nothing was written
@@ -295,7 +300,7 @@ class TargetTable:
 
     def _publish(self, transaction: Transaction, evolution: EvolutionPlan, published: tuple[str, int, int]) -> None:
         """Commit the transaction, with the property that names the ledger, the generation and the snapshot."""
-        # With the snapshot in one commit, so that no crash leaves rows that the property does not know of.
+        # In one commit with the snapshot, so that no crash leaves rows that the property does not name.
         note = note_of(transaction.table_metadata.snapshot_by_id(published[2]))
         transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, published)), **note})
         commit_strictly(transaction)
@@ -305,13 +310,13 @@ class TargetTable:
     def _check_layout(self, now: TableMetadata, *, may_have_more: bool = True) -> None:
         """Check that the table still has the columns and the partitioning that files were written for.
 
-        :param may_have_more: whether it may have got more columns: in files without them they read as NULL, which is
-            wrong for rows that are moved from other files
-        :raises TargetChangedError: it has not
+        :param may_have_more: whether new columns are allowed. In files without them they read as NULL, which is wrong
+            for rows that are moved from other files
+        :raises TargetChangedError: its columns or its partitioning changed
         """
         planned = self._layout
         assert planned is not None
-        # Files name columns by the ids of the first commit.
+        # Compared by id, because files refer to columns by their field ids.
         by_id = {column.field_id: column for column in now.schema().fields}
         same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
         same = same and (may_have_more or len(by_id) == len(planned.schema.fields))
@@ -333,7 +338,7 @@ class TargetTable:
         if replace_where is None:
             old = self._table.scan().plan_files() if self._table is not None else ()
             return stage_overwrite(transaction, (task.file for task in old), files, summary)
-        # PyIceberg replaces by a filter in two snapshots of one commit; only the second says what changed.
+        # PyIceberg replaces by a filter in two snapshots of one commit; only the second carries event and changes.
         silent = {key: value for key, value in summary.items() if key not in (EVENT_KEY, SCHEMA_CHANGES_KEY)}
         transaction.delete(replace_where, snapshot_properties=silent)
         return stage_append(transaction, files, summary)
@@ -343,7 +348,7 @@ class TargetTable:
     ) -> list[str]:
         """Return the columns that have values in the table, or in the replaced part, but none in the files.
 
-        If rows stay, a field that is null in all records is no change: a few rows may lack a value.
+        If the publish keeps rows, a field that is null in all records does not count: a few rows may lack a value.
 
         :raises SchemaEvolutionError: columns would lose their values, and the policy is ``fail``
         """
@@ -367,7 +372,7 @@ class TargetTable:
         return emptied
 
     def _live_files(self, replace_where: str | None) -> Iterator[DataFile]:
-        """Yield the table's data files; of a part, only files without other rows."""
+        """Yield the table's data files; for a part, only those without rows of other parts."""
         table = self._table
         assert table is not None
         if replace_where is None:
@@ -377,8 +382,8 @@ class TargetTable:
         try:
             part.bound()
         except ConfigurationError:
-            return  # the rows bring the filter's column, so no row of the table is of the part
-        # Strict: only a file whose bounds prove that every row matches. The counts of another one are not the part's.
+            return  # the table lacks the filter's column, so none of its rows is in the part
+        # Strict: take only files whose bounds prove that every row matches. Counts of other files include other rows.
         is_of_part = _StrictMetricsEvaluator(table.schema(), parser.parse(replace_where)).eval
         for task in table.scan(row_filter=replace_where).plan_files():
             if is_of_part(task.file):
@@ -389,8 +394,8 @@ class TargetTable:
         if self._table is None:
             ensure_namespace(self._catalog, self.name)
             schema, properties = target_schema(self._wanted), dict(TABLE_PROPERTIES)
-            # The files are written to where the catalog wanted the table first. Some catalogs choose another location
-            # each time, and vend credentials for that alone.
+            # The location that ``prepare`` got, where the files are. Some catalogs choose another location for each
+            # transaction, and vend credentials for that alone.
             creation = self._catalog.create_table_transaction(
                 self.name, schema, location=self._location, properties=properties
             )
@@ -404,7 +409,7 @@ class TargetTable:
 
 
 def _columns_with_values(files: Iterable[DataFile]) -> Mapping[int, bool]:
-    """Return by field id whether any row has a value. Columns without counts in any file are left out."""
+    """Return, by field id, whether any row has a value. Columns that have counts in no file are left out."""
     has_values: dict[int, bool] = {}
     for file in files:
         nulls = file.null_value_counts or {}

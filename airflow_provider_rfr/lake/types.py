@@ -49,7 +49,7 @@ _PROMOTIONS: Final = {("int", "bigint"), ("float", "double")}
 
 
 def is_plain(name: str) -> bool:
-    """Tell whether the name needs no quotes anywhere, unless it is a reserved word."""
+    """Tell whether the name needs no quotes in any engine, apart from reserved words."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
@@ -87,7 +87,7 @@ class ColumnType:
         return ColumnType(self.name, self.numbers, inner, tuple(name.casefold() for name in self.fields))
 
     def has_twins(self) -> bool:
-        """Return whether a struct inside this type has two fields of one name."""
+        """Tell whether a struct inside this type has two fields of the same name."""
         names = self.folded().fields
         return len(set(names)) < len(names) or any(inner.has_twins() for inner in self.inner)
 
@@ -111,7 +111,7 @@ class TypeChange(str, Enum):
 def parse_type(text: str) -> ColumnType:
     """Parse the type that a text names.
 
-    :raises ConfigurationError: it names none; the problem says at which character
+    :raises ConfigurationError: the text is not a type; the error names the character at which it goes wrong
     """
     return _TypeParser(text).parse()
 
@@ -147,7 +147,7 @@ def _classify(old: ColumnType, new: ColumnType) -> TypeChange:
 
 
 def _common_fields(old: ColumnType, new: ColumnType) -> dict[str, tuple[ColumnType, ColumnType]]:
-    """Return both types of each field that two structs have in common, by its compared name."""
+    """Return the old and the new type of each field that two structs have in common, by its case-folded name."""
     before, after = (dict(zip(kind.folded().fields, kind.inner, strict=True)) for kind in (old, new))
     return {name: (kind, after[name]) for name, kind in before.items() if name in after}
 
@@ -166,7 +166,7 @@ def has_same_fields(old: ColumnType, new: ColumnType) -> bool:
 def lost_fields(old: ColumnType, new: ColumnType) -> list[str]:
     """Return the paths of the fields that ``old`` has and ``new`` has not, e.g. ``a.b``.
 
-    The elements of arrays and maps are left out, as Spark names the fields of an array.
+    A path leaves out the elements of arrays and maps, as Spark's paths to the fields of an array do.
     """
     if old.name != new.name:
         return []
@@ -194,10 +194,10 @@ def rename_fields(
 ) -> ColumnType:
     """Return ``old`` with the fields of structs under the names that they have in ``new``.
 
-    A result in which two fields of a struct have one name says that the name is still taken.
+    If two fields of a struct in the result have the same name, that name is still taken.
 
-    :param former: names that a field had, by its path in ``new``; all as names are compared
-    :param only_missing: leave a name that ``old`` has to the field which has it
+    :param former: names that a field had before, by its path in ``new``; names and paths are case-folded
+    :param only_missing: do not give a field a name that another field of ``old`` has
     """
     if old.name != new.name or not old.inner:
         return old
@@ -224,7 +224,7 @@ def rename_fields(
 def renamed_fields(old: ColumnType, new: ColumnType, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the fields that have another name after :func:`rename_fields`.
 
-    Each is the path as Iceberg writes it, with ``element`` and ``value``, and the new name behind that.
+    Each is a tuple: the path as Iceberg writes it, with ``element`` and ``value``, and then the new name.
     """
     names = old.fields or {"array": ("element",), "map": ("key", "value")}.get(old.name, ())
     after = new.fields or names
@@ -235,7 +235,7 @@ def renamed_fields(old: ColumnType, new: ColumnType, path: tuple[str, ...] = ())
 
 
 def may_overflow(old: ColumnType, new: ColumnType) -> bool:
-    """Return whether a value inside ``old`` may be too large, or too exact, for its place in ``new``."""
+    """Tell whether a value inside ``old`` may be too large, or too precise, for its place in ``new``."""
     if old.name == new.name == "struct":
         return any(may_overflow(*pair) for pair in _common_fields(old, new).values())
     if old.inner and old.name == new.name:
@@ -442,7 +442,7 @@ def _unquoted(name: str) -> str:
 
 
 STREAM_PLACE: Final = "{stream}"
-"""What stands for a stream's name in a target."""
+"""The placeholder for a stream's name in a target."""
 _TABLE_NAME = re.compile(r"^[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)+$")
 
 
@@ -460,7 +460,7 @@ def table_of(stream: str, target: str) -> str:
 
     A name that is no valid table name is mapped to one: ``Sales Orders (EU)`` to ``sales_orders_eu``.
 
-    :raises ConfigurationError: nothing is left of the stream's name
+    :raises ConfigurationError: the stream's name has no character that a table's name may have
     """
     table = target.replace(STREAM_PLACE, stream)
     if _TABLE_NAME.fullmatch(table):

@@ -1,9 +1,9 @@
-"""One attempt of a refresh, also where its task is deferred while the driver runs in a cluster; and its checkpoints.
+"""One attempt of a refresh, also if its task is deferred while the driver runs in a cluster; and its checkpoints.
 
-Checkpoints are in Airflow (task state, a Variable, or XCom) and for display; the ledger is the truth. A lost or wrong
-one never changes what a refresh reads or publishes. It holds names of tables, numbers and times, and never a page
-token, an address or a secret. Each store has one key per task instance. While Spark runs, a thread follows the ledgers:
-a log line and a checkpoint per round.
+Checkpoints are kept in Airflow (task state, a Variable, or XCom) for display; the ledger is the truth. A lost or wrong
+checkpoint never changes what a refresh reads or publishes. It holds names of tables, numbers and times, and never a
+page token, an address or a secret. Each store has one key per task instance. While Spark runs, a thread polls the
+ledgers, and writes a log line and a checkpoint per round.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ _log = logging.getLogger(__name__)
 
 _KEPT = "what was read is kept for the next attempt"
 _MEANINGS = {kind.exit_code: kind for kind in (ConfigurationError, FencedError)}
-"""What a driver's exit code says where nothing else can be known; the others say nothing."""
+"""Errors by the exit code of a driver of which nothing else is known; other exit codes identify no error."""
 _STATE_KEY = "rfr"
 _XCOM_KEY = "rfr_checkpoint"
 _READABLE = 200
-"""Characters of a Variable's key for people; with the digest it stays below the 250 that databases keep."""
+"""Length of the readable part of a Variable's key. With the digest, the key stays below the database's limit of 250."""
 _VERSION = 1
 _FIRST_WAIT = 2.0
 _JOIN_SECONDS = 15.0
@@ -78,7 +78,7 @@ class Checkpoint(BaseModel):
 
     :ivar owner: the task instance, ``dag/run/task/map index``
     :ivar stalled: consecutive attempts, up to this one, that made no progress
-    :ivar tables: by table: the counts of ``Progress.checkpoint``, and ``pointer`` (ledger id and snapshot id)
+    :ivar tables: for each table, the counts of ``Progress.checkpoint``, and ``pointer`` (ledger id and snapshot id)
     """
 
     model_config = ConfigDict(frozen=True)
@@ -120,7 +120,7 @@ class CheckpointStore(Protocol):
 
 
 class _TaskStateStore:
-    """Airflow's task state: survives retry, reschedule and deferral, and a clear where Airflow lets it."""
+    """A store in Airflow's task state, which survives retries, deferral, and a clear where Airflow lets it."""
 
     place = "the task state"
 
@@ -141,7 +141,7 @@ class _TaskStateStore:
 
 
 class _VariableStore:
-    """An Airflow Variable of its own for each task instance, so that no two tasks write the same one."""
+    """A store in an Airflow Variable, one for each task instance, so that no two tasks write the same one."""
 
     def __init__(self, context: Context) -> None:
         task = task_of(context)
@@ -167,15 +167,15 @@ class _VariableStore:
 
 
 class _XComStore:
-    """XCom of a neighbour of the task, and, for the tasks after it, the task's own.
+    """A store in XCom, with a copy under a neighbouring task for the next try, and one under the task for later tasks.
 
-    Each try of a task begins with the removal of every XCom of that task instance, whatever its key. So the copy for
-    the next try is kept under another task of the run: the nearest one downstream, which does not start before this one
-    is done, else the nearest upstream, which does not start again.
+    At the start of each try, Airflow removes every XCom of that task instance. So the copy for the next try is kept
+    under another task of the run: one directly downstream, which does not start before this one is done, else one
+    directly upstream, which does not start again.
     """
 
     def __init__(self, context: Context) -> None:
-        # Choosing the deployment's XCom backend reads Airflow's configuration, too slow for a DAG's parse.
+        # Imported here: it reads Airflow's configuration for the XCom backend, which is too slow for a DAG's parse.
         from airflow.sdk.execution_time.xcom import XCom
 
         self._xcom: Any = XCom
@@ -201,9 +201,9 @@ class _XComStore:
 
 
 def _neighbour(task: Any) -> str | None:
-    """Return the id of the task that keeps a checkpoint for this one; None where it has no neighbour.
+    """Return the id of the task that keeps a checkpoint for this one; None where no neighbour can.
 
-    XCom belongs to a task instance that exists, and those of a mapped task may not exist yet.
+    Mapped tasks can't: an XCom belongs to a task instance that exists, and theirs may not exist yet.
     """
     dag = task.get_dag() if task is not None else None
     if dag is None:
@@ -288,11 +288,11 @@ class ProgressMonitor:
         return self._before if self._ledgers.is_complete else None, self._last.stalled
 
     def follow(self, poll_interval: float) -> None:
-        """Look at the ledgers from another thread until the context ends.
+        """Poll the ledgers in a thread until the context ends.
 
-        :param poll_interval: seconds between looks once the refresh runs for a while; 2 at first
+        :param poll_interval: seconds between polls once the refresh runs for a while; 2 at first
         """
-        # The checkpoint is read here, because `airflow dags test` answers no second thread while it answers the first.
+        # The checkpoint is read before the thread starts: `airflow dags test` can't answer two threads at once.
         arguments = (self.read_checkpoint(), poll_interval)
         self._thread = threading.Thread(target=self._follow, args=arguments, name="rfr-follower", daemon=True)
         self._thread.start()
@@ -313,7 +313,7 @@ class ProgressMonitor:
         return checkpoint
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Record the state of the ledgers at the attempt's start, and compare the last attempt's checkpoint with it."""
+        """Record the ledgers' progress at the attempt's start, and compare the last attempt's checkpoint with it."""
         self._before = self._ledgers.begin()
         if checkpoint is None:
             return
@@ -331,7 +331,10 @@ class ProgressMonitor:
             _log.info("the checkpoint in %s %s", self._store.place, verdict)
 
     def resume(self, before: Mapping[str, ProgressPoint | None] | None, stalled: int) -> None:
-        """Continue the attempt of another process, whose :attr:`before` this is."""
+        """Continue an attempt that another process began.
+
+        :param before: :attr:`before` of that process
+        """
         self._before = before
         self._last = self._last.model_copy(update={"stalled": stalled})
         self._ledgers.before = dict.fromkeys(self._ledgers.tables)
@@ -378,7 +381,7 @@ class ProgressMonitor:
 
 
 def _has_advanced(before: ProgressPoint | None, counts: Mapping[str, Any]) -> bool:
-    """Tell whether a table is further than it was: more pages or partitions, a generation with pages, a publish."""
+    """Tell whether a table has progressed: more pages or partitions, a new generation with pages, or a publish."""
     if before is None or before.generation != counts["generation"]:
         return bool(counts["pages"])
     if counts.get("snapshot_id") is not None and before.snapshot_id is None:
@@ -387,9 +390,9 @@ def _has_advanced(before: ProgressPoint | None, counts: Mapping[str, Any]) -> bo
 
 
 def leave_driver(hook: RefreshSparkHook, yarn_rm_auth: Any) -> bool:
-    """Have the submit return early if the refresh can be deferred; return whether it can, and log why not.
+    """Let the submit return early if the refresh can be deferred; return whether it can, and log why not.
 
-    :raises ConfigurationError: it can be deferred, but a setting is missing or contradicts
+    :raises ConfigurationError: it can be deferred, but a setting is missing or prevents it
     """
     why = None
     if hook.cluster_manager is None:
@@ -404,19 +407,21 @@ def leave_driver(hook: RefreshSparkHook, yarn_rm_auth: Any) -> bool:
 
 
 def deadline_of(execution_timeout: timedelta | None, began: datetime) -> str | None:
-    """Return when a refresh runs out of time; Airflow itself does not time a deferred task.
+    """Return the ISO time of a refresh's deadline, None for none; Airflow itself does not time a deferred task.
 
-    :param began: when Airflow called the task's ``execute``, from which it counts in a task that is not deferred
+    :param began: when Airflow called the task's ``execute``: from then on, it times a task that is not deferred
     """
     return None if execution_timeout is None else (began + execution_timeout).isoformat()
 
 
 class RefreshAttempt:
-    """One try, in one process or, where it was deferred, in two.
+    """One attempt of a refresh, in one process or, if it was deferred, in two.
 
-    :param run_key: as in the refresh's document
+    :param run_key: ``run.key`` of the refresh's document
     :param replace_where: the part of the targets, as in the refresh's options
-    :ivar lineage: with figures once the tables are published
+    :param store: name of the checkpoint store
+    :param show: takes one line of progress
+    :ivar lineage: inputs and outputs, with figures once the tables are published
     """
 
     def __init__(
@@ -441,7 +446,7 @@ class RefreshAttempt:
         )
 
     def deferred(self, driver: DriverAddress, lake_conn_id: str) -> DeferredRefresh:
-        """Return everything that another process needs to continue this try."""
+        """Return everything that another process needs to continue this attempt."""
         before, stalled = self.monitor.before
         lineage = self.lineage
         return DeferredRefresh(
@@ -457,7 +462,7 @@ class RefreshAttempt:
         )
 
     def published(self) -> dict[str, Any] | None:
-        """Return the task's result, by the ledgers; None where this run has not published every table."""
+        """Return the task's result from the ledgers; None where this run has not published every table."""
         tables = self.lineage.tables
         figures = {table: self._ledgers.published(table, self.run_key) for table in tables.values()}
         if self._ledgers.advance():
@@ -492,10 +497,10 @@ class RefreshAttempt:
 
 
 class EndedDriver:
-    """The driver of a deferred refresh, asked once more by the resumed task.
+    """The driver of a deferred refresh, queried once more by the resumed task.
 
-    The trigger's event has its state and exit code alone: the cluster's own text may be long, and may hold what only a
-    worker's log can mask.
+    The trigger's event has only its state and exit code: the cluster's own text may be long, and may hold secrets that
+    only a worker's log can mask.
 
     :param secrets: masked in the cluster's text
     """
@@ -515,15 +520,15 @@ class EndedDriver:
             self.report = ending.driver if report.state is DriverState.GONE else report
 
     def forget(self, task_state: Any, key: str) -> None:
-        """Let the next attempt submit a driver of its own, unless this one may still run.
+        """Delete the driver's id from the task state, so that a retry submits a new one; not if this one may still run.
 
-        The parent would take a driver that ended well for a refresh that is done, try after try.
+        With the id, the parent operator would take a driver that ended well for a refresh that is done, in each try.
         """
         if task_state is not None and self._ending.end is not End.LOST:
             task_state.delete(key)
 
     def tidy(self) -> None:
-        """Remove the resources that a driver that ended well leaves in the cluster."""
+        """Remove the resources that a successful driver leaves in the cluster."""
         try:
             if self._driver is not None and self.report.state is DriverState.SUCCEEDED:
                 self._driver.tidy()
@@ -533,7 +538,7 @@ class EndedDriver:
     def failure(self, *, refused: bool) -> BaseException:
         """Return the error of a refresh that is not published.
 
-        :param refused: the ledger says that the publish was refused
+        :param refused: whether the ledger says that the publish was refused
         """
         if self._ending.end is End.OUT_OF_TIME:
             return AirflowTaskTimeout(f"the refresh ran out of execution_timeout, and its driver was ended; {_KEPT}")

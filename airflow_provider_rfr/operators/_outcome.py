@@ -1,7 +1,7 @@
 """Outcomes of a task: its return value or the one sentence that it fails with, assets of tables, OpenLineage's facets.
 
-OpenLineage asks in a fork of the task's process, which must not talk to Airflow any more, so everything that
-connections say is noted while the task runs. Only the catalog is read then, for the columns.
+OpenLineage asks for facets in a fork of the task's process, which must not talk to Airflow any more. So everything from
+connections is collected while the task runs. The fork reads only the catalog, for the columns.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ _ERROR_LINE = re.compile(r"(Exception in thread|Error:|ERROR\b|[\w.]+(Error|Exce
 def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return the return value of the task, from the driver's figures.
 
-    One stream: its figures. Several: totals, and each stream's figures below ``streams``. A snapshot id is text:
-    Airflow's pages, as all of JavaScript, round a number of its size.
+    For one stream, these are its figures; for several, totals, and each stream's figures below ``streams``. A snapshot
+    id is text, because JavaScript in Airflow's pages rounds a number of its size.
     """
     result = {name: figures[name] for name in RESULT_FIGURES if name in figures}
     if result.get("changes") is None:
-        # Of a full refresh.
+        # A full refresh counts no changes.
         result.pop("changes", None)
     if result.get("snapshot_id") is not None:
         result["snapshot_id"] = str(result["snapshot_id"])
@@ -94,10 +94,10 @@ def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def result_of_ledger(tables: Mapping[str, str], found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the return value of the task where the driver ran elsewhere and its last line did not come here.
+    """Return the return value of the task from its ledgers, for a driver whose result line is not in this task's log.
 
     :param tables: table by stream
-    :param found: figures by table
+    :param found: the ledgers' figures by table
     """
     every = [{"stream": stream, **found[table]} for stream, table in tables.items()]
     if len(every) == 1:
@@ -135,7 +135,7 @@ def _names(tables: Sequence[Mapping[str, Any]]) -> str:
 
 
 def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the figures in each table's asset event, from the return value of the task."""
+    """Return the figures for asset events by table, from the return value of the task."""
     every: Sequence[Mapping[str, Any]] = list(result["streams"].values()) if "streams" in result else [result]
     return {one["target"]: {name: one[name] for name in EVENT_FIGURES if name in one} for one in every}
 
@@ -143,17 +143,15 @@ def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def failure_of_driver(
     result_line: Mapping[str, Any] | None, exit_code: int | None = None, lines: Sequence[str] = ()
 ) -> Exception | None:
-    """Return the error of a driver that failed.
+    """Return the error of a driver that failed; None if neither its result line nor the exit code shows an error.
 
-    Return None where nothing is known of one, because the submit itself failed.
-
-    :param result_line: its line of figures, None if it printed none
-    :param exit_code: of spark-submit; negative for the signal that ended it
+    :param result_line: its result line; None if it printed none
+    :param exit_code: exit code of spark-submit; negative for the signal that ended it
     :param lines: the end of what spark-submit printed
     """
     if result_line is not None and "error" in result_line:
         errors = result_line.get("errors") or [result_line["error"]]
-        # One error that a retry may fix is enough for a retry: what other streams lack is then read again as well.
+        # One error that a retry may fix is enough for a retry, which also reads the missing pages of other streams.
         hopeful = (error for error in errors if not isinstance(_failure_of(error), AirflowFailException))
         return _failure_of(next(hopeful, errors[0]), len(errors) - 1)
     if not exit_code:
@@ -182,7 +180,7 @@ def _failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
         return AirflowFailException(_sentence(problem, final.advice))
     if RateLimitedError in (kind, cause):
         return RateLimitedError(problem, retry_after=float(error.get("retry_after") or 0.0))
-    # Its own class where that takes a bare message, so that retry policies can tell errors apart.
+    # Keep the error's own class if that takes a message alone, so that retry policies can tell errors apart.
     try:
         return RefreshFailedError(problem) if kind is RfrError else kind(problem)
     except TypeError:
@@ -197,7 +195,7 @@ def _class_named(name: Any) -> type[RfrError]:
 
 @contextmanager
 def final_errors(log_error: Callable[[str], Any]) -> Iterator[None]:
-    """Raise an error that no retry helps as Airflow's own final one, in one line.
+    """Replace an error that no retry helps by :class:`AirflowFailException`, with a message of one line.
 
     The line is logged as well: Airflow shows an exception as the title of a traceback, cut off at the window's edge.
     """
@@ -224,7 +222,7 @@ def _sentence(problem: str, remedy: str) -> str:
 
 _SCHEME = "rfr"
 SOURCES = AssetAlias(name=f"{_SCHEME}_sources")
-"""Outlet of a deploy's task; the sources that it changes are known when the deploy is done."""
+"""Outlet of a deploy's task. An alias, because the sources that it changes are known only after the deploy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +231,8 @@ class Lineage:
 
     :ivar source: namespace of the streams
     :ivar tables: table by stream
-    :ivar figures: by table, once they are published
+    :ivar mode: how the publish writes, e.g. ``replace``
+    :ivar figures: figures by table, once the tables are published
     """
 
     source: str
@@ -246,7 +245,7 @@ class Lineage:
 def source_name(source: Mapping[str, Any]) -> str:
     """Return the namespace of a source: the API's scheme and host, else the class that reads it.
 
-    :param source: of the refresh's document, with the connection's settings in ``config``
+    :param source: the source in the refresh's document, with the connection's settings in ``config``
     """
     definition = source.get("definition")
     urls = [(source.get("config") or {}).get("base_url")]
@@ -310,7 +309,7 @@ def add_source_events(context: Context, lake_conn_id: str, deploys: Mapping[str,
 
 
 def facets_of(lineage: Lineage) -> OperatorLineage[Any, Any]:
-    """Return the inputs and outputs; outputs have rows, columns and snapshot once they are published."""
+    """Return OpenLineage's inputs and outputs; outputs have rows, columns and snapshot once they are published."""
     from airflow.providers.common.compat.openlineage import facet
     from airflow.providers.openlineage.extractors import OperatorLineage
 

@@ -1,6 +1,7 @@
-"""Arguments of the refresh operator: checked at parse time where that needs no connection, else in the task.
+"""Checks of the refresh operator's arguments, and the fields of forms that the ready DAGs have for them.
 
-A value that Airflow has yet to render is checked in the task. Also the fields of the ready DAG's form.
+An argument is checked while the DAG is parsed, if that needs no connection. A value that Airflow has yet to render is
+checked in the task.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from airflow.sdk import Param
 
 MAPPED: Final = "{{ mapped }}"
-"""Stands for an argument that is mapped, and so is known in the task."""
+"""Placeholder for a mapped argument, whose value is known in the task. Checks skip it, because it is a template."""
 REFRESH_ARGUMENTS: Final = ("source", "streams", "target", "options", "api_conn_id", "lake_conn_id")
-"""Those that say what a refresh reads and writes."""
+"""The arguments that say what a refresh reads and writes."""
 _INLINE: Final = ("definition", "manifest")
 """Fields of a source whose templates a refresh fills in itself, where they hold a mapping."""
 _LINEAGE: Final = "openlineage"
-"""What ``TriggerDagRunOperator`` adds to the conf of the run that it triggers, where OpenLineage is on."""
+"""The key that ``TriggerDagRunOperator`` adds to the conf of a triggered run if OpenLineage is enabled."""
 _START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
 TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""
@@ -37,7 +38,7 @@ TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 def form_fields(stream: str, **own: Param) -> dict[str, Param]:
     """Return the fields of a form for the source, the table and the connections.
 
-    :param stream: the only one, unless the form is filled in
+    :param stream: the stream that the form has by default
     :param own: fields of the form itself, which are shown between the table and the connections
     """
     return {**_table_fields(stream), **own, **_connection_fields()}
@@ -61,8 +62,8 @@ def _table_fields(stream: str) -> dict[str, Param]:
 def stream_fields(stream: str, description: str) -> dict[str, Param]:
     """Return the fields of a form for the streams and the table.
 
-    :param stream: the only one, unless the form is filled in
-    :param description: of the streams
+    :param stream: the stream that the form has by default
+    :param description: description of the field for the streams
     """
     from airflow.sdk import Param
 
@@ -122,7 +123,7 @@ def _connection_fields() -> dict[str, Param]:
 def options_in(params: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
     """Return the options in the params of a run; the operator refuses a name that it does not know.
 
-    :param fields: of the form, which are no options
+    :param fields: names of the form's fields that are no options
     """
     return {name: value for name, value in params.items() if name not in fields and name != _LINEAGE}
 
@@ -131,16 +132,16 @@ def option_fields(*without: str, incremental: bool = False) -> dict[str, Param]:
     """Return a field of a form for each of the refresh's options, in the section *Options*.
 
     :param without: options that the form has another field for
-    :param incremental: of an :class:`~airflow_provider_rfr.operators.IncrementalSyncOperator`
+    :param incremental: whether they are for an :class:`~airflow_provider_rfr.operators.IncrementalSyncOperator`
     """
-    # It imports jsonschema, which no parse of a DAG without a form has to wait for.
+    # Imported here, because it loads jsonschema, which no parse of a DAG without a form has to wait for.
     from airflow.sdk import Param
 
     text = (inspect.getdoc(RefreshOptions) or "").replace("``", "")
     notes = re.findall(r":ivar (\w+): (.)(.*?)(?=\n:ivar|\Z)", text, re.DOTALL)
     meanings = {name: " ".join(f"{first.upper()}{rest}".split()) for name, first, rest in notes}
     schemas = RefreshOptions.model_json_schema()["properties"]
-    # The other operator's.
+    # A merge is not for full refreshes, and for a sync ``mode`` is no option.
     schemas["mode"]["enum"] = [mode for mode in schemas["mode"]["enum"] if mode != "merge"]
     without = (*without, *(("mode", "replace_where") if incremental else ("max_deleted", "max_rewrite_bytes")))
     return {
@@ -158,7 +159,7 @@ def option_fields(*without: str, incremental: bool = False) -> dict[str, Param]:
 def _with_one_type(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema without ``anyOf``.
 
-    Airflow's form chooses a field by ``type`` alone, and takes null where that lists it.
+    Airflow's form chooses a field by ``type`` alone, and accepts null if ``type`` lists it.
     """
     value = next((option for option in schema.pop("anyOf", ()) if option != {"type": "null"}), None)
     return schema if value is None else {**schema, **value, "type": [value["type"], "null"]}
@@ -167,7 +168,7 @@ def _with_one_type(schema: dict[str, Any]) -> dict[str, Any]:
 def check_arguments(source: Any, streams: Any, target: Any, options: Any, folders: Sequence[Path]) -> None:
     """Check everything that is known while the DAG is parsed.
 
-    :param folders: of relative files
+    :param folders: folders in which relative paths are looked up
     :raises ConfigurationError: field, problem and remedy of the first mistake
     """
     check_reading(check_source(source, folders), streams, target, options)
@@ -204,7 +205,7 @@ def check_source(source: Any, folders: Sequence[Path]) -> list[str] | None:
             raise ConfigurationError("source.secrets", "secrets in a DAG are shown to its readers", remedy)
         if source.get("manifest") is not None:
             _check_manifest(source, folders)
-            # It may be long, and is read by a library that Airflow's parser need not have.
+            # A manifest is not read for its streams: it may be long, and the DAG processor need not have its library.
             return None
         if any(is_pending(source.get(key)) for key in ("class", "file")):
             return None
@@ -265,7 +266,7 @@ def pending_arguments(task: Any, *names: str) -> list[str]:
 
 
 def from_dag_folder(source: Any, folders: Sequence[Path]) -> Any:
-    """Return a source whose relative paths lead to the same files from the first folder, the DAG's, alone."""
+    """Return the source with its relative paths rewritten to be relative to the first folder, the DAG's."""
     if not isinstance(source, Mapping):
         return source
     paths = {key: path for key, path in paths_in(source).items() if not is_pending(path)}
@@ -273,11 +274,10 @@ def from_dag_folder(source: Any, folders: Sequence[Path]) -> Any:
 
 
 def shipped_source(source: Any, folders: Sequence[Path]) -> dict[str, Any]:
-    """Return the source without references to files of this machine.
+    """Return the source with the content of its files, so that another machine can read it.
 
-    :param folders: of relative files
-
-    :raises ConfigurationError: it, or its file, is wrong
+    :param folders: folders in which relative paths are looked up
+    :raises ConfigurationError: the source, or its file, is wrong
     """
     from airflow_provider_rfr.streams.loader import inline_source
 
@@ -300,12 +300,15 @@ def shipped_source(source: Any, folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def names_in(value: str | Sequence[str]) -> list[str]:
-    """Return the names of an argument that may be a single one, without blank ones, which templates may leave."""
+    """Return the names in an argument that is one name or several, without blank ones, which templates may leave."""
     return [name for name in ([value] if isinstance(value, str) else value) if name.strip()]
 
 
 def stream_names(streams: Any) -> list[str]:
-    """Return the names as a list; a rendered template may be ``a``, ``a, b`` or ``['a', 'b']``."""
+    """Return the names as a list; a rendered template may be ``a``, ``a, b`` or ``['a', 'b']``.
+
+    :raises ConfigurationError: the value holds something other than names
+    """
     if isinstance(streams, str):
         text = streams.strip()
         streams = read_yaml(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
@@ -340,7 +343,7 @@ def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
 
 
 def options_mapping(options: Any) -> Mapping[str, Any]:
-    """Return the options as they were rendered.
+    """Return the rendered options; an empty mapping for None.
 
     :raises ConfigurationError: they are not a mapping
     """

@@ -1,7 +1,7 @@
 """Built-in objects in DAGs: their migration, refreshes of materialized views, and schedules of declared objects.
 
-A declared source or materialized view is refreshed by its own schedule. Without one, a source is refreshed once and
-after deploys that emptied or redefined its table, a view with each commit to what it reads.
+A declared source or materialized view is refreshed by its own schedule. Without one, a source is refreshed once, and
+after deploys that emptied or redefined its table; a view is refreshed after each commit to a table that it reads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GIVEN_BY_DAG: Final = {
     "lake_conn_id": "the lake that is deployed to",
     **dict.fromkeys(("task_id", "dag", "task_group", "inlets", "outlets"), "an argument of the DAG"),
 }
-"""Arguments of an operator that no declaration holds, and what they are."""
+"""Arguments of an operator that a declaration must not hold, and what they are."""
 _GIVEN_TO_SOURCES: Final = {"target": "the object's name", **_GIVEN_BY_DAG}
 _GIVEN_TO_VIEWS: Final = {"views": "the object's name", "project": "the project that declares it", **_GIVEN_BY_DAG}
 
@@ -57,21 +57,21 @@ _log = logging.getLogger(__name__)
 class BuiltinMigrationOperator(SparkApplicationOperator):
     """Migrate the platform's own tables, views and sinks to their declarations.
 
-    Spark is submitted only for a plan that takes SQL (views, rewrites, materialized views); new columns, settings and
+    Spark is submitted only for a plan that needs SQL (views, rewrites, materialized views); new columns, settings and
     empty tables need none. Takes every argument of its parent, ``SparkSubmitOperator``. After a try that died, the
-    next one plans from what it left; two deploys at once are kept apart by a lease in the control store.
+    next one plans from the state that it left. A lease in the control store allows one deploy at a time.
 
-    :param action: ``plan`` returns what a deploy would do; ``apply``, the default, does it; ``check`` fails if anything
-        is left to do, or was changed by hand; ``gc`` deletes what earlier deploys retired (templated)
-    :param objects: YAML files or folders of declarations, next to the DAG's file if relative; what the package and
-        entry points declare comes besides (templated)
-    :param project: that the objects belong to; default ``rfr`` (templated)
-    :param declared_version: of the code that declares them; None for this package's. Not templated: Jinja's native
-        types would make a number of it
+    :param action: ``plan`` returns the plan of a deploy; ``apply``, the default, applies it; ``check`` fails if
+        anything is left to do, or was changed by hand; ``gc`` deletes objects that earlier deploys retired (templated)
+    :param objects: YAML files or folders of declarations, next to the DAG's file if relative; declarations of the
+        package and of entry points are added (templated)
+    :param project: project that the objects belong to; default ``rfr`` (templated)
+    :param declared_version: version of the code that declares them; None for this package's. Not templated: Jinja's
+        native types would make a number of it
     :param policies: decisions for this deploy, see :class:`airflow_provider_rfr.builtins.Policies` (templated)
-    :param plan: a plan as ``plan`` returned it, e.g. ``"{{ ti.xcom_pull('plan')['plan'] }}"``: ``apply`` applies that
-        one, and fails if the present state would give another one, also after a try that died half way. Without it
-        each try makes a plan and applies it at once (templated)
+    :param plan: a plan that the action ``plan`` returned, e.g. ``"{{ ti.xcom_pull('plan')['plan'] }}"``: ``apply``
+        applies this one, and fails if the present state would give another one, also after a try that died half way.
+        Without it, each try makes a plan and applies it at once (templated)
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default`` (templated)
     :param control_store_conn_id: connection of the control store; None for the default, see :class:`ControlStoreHook`
     :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
@@ -155,7 +155,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
         actor = f"{ti.dag_id} {ti.run_id} {ti.task_id}"
         if plan.applicable and hook.needs_spark(plan):
             check_machine()
-            # The declarations travel as a value: their files need not be on the driver's machine.
+            # The declarations are passed as a value, because their files need not be on the driver's machine.
             work = {"spec": encode(hook.spec), "actor": actor}
             # Without approval, the driver plans for itself: another deploy may come first.
             work |= {"plan": plan.to_json()} if approved else {"policies": encode(plan.policies)}
@@ -175,7 +175,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
             result |= {"steps": len(applied.steps), "revision": applied.revision}
         deploy_id = result["deploy_id"]
         self.log.info("Deploy %s: %s, registry at revision %s", deploy_id, result["state"], result["revision"])
-        # A try that died after its deploy left the events to this one, which finds nothing to do.
+        # If an earlier try died after its deploy, this one has nothing to deploy, but still has to send the events.
         deploys = {deploy_id: plan, **hook.done_by(actor)}
         add_source_events(context, self.lake_conn_id, deploys)
         return {**result, "sources": sorted({name for deploy in deploys.values() for name in deploy.sources_to_load()})}
@@ -187,7 +187,10 @@ def _check_action(action: str) -> None:
 
 
 def _mapping(field: str, value: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
-    """Return a templated mapping, which may come as text."""
+    """Return a templated mapping, which may be rendered as JSON text; None for an empty text.
+
+    :raises ConfigurationError: it is not a mapping
+    """
     if isinstance(value, str) and value.strip() in ("", "None"):
         return None
     if isinstance(value, str):
@@ -205,13 +208,14 @@ def _mapping(field: str, value: Mapping[str, Any] | str | None) -> Mapping[str, 
 class RefreshMaterializedViewOperator(SparkApplicationOperator):
     """Refresh materialized views: compute their queries as they are deployed, and replace all rows in one commit each.
 
-    Spark is submitted only if something came: a commit to a table that is read, also through views. Takes every
-    argument of its parent, ``SparkSubmitOperator``. A try that was killed has changed nothing, or all; what it has
-    refreshed, the next one leaves alone. Returns state (``refreshed`` or ``unchanged``), rows and snapshot by name.
+    Spark is submitted only if there is a new commit to a table that is read, also through views. Takes every argument
+    of its parent, ``SparkSubmitOperator``. A killed try has replaced all rows of a view or none. The next try skips the
+    views that it refreshed. Returns state (``refreshed`` or ``unchanged``), rows and snapshot by name.
 
-    :param views: names; empty, the default, for all that are deployed in the project (templated)
-    :param force: also where nothing came, for a query that says something else each time, e.g. by ``current_date()``
-    :param project: that they belong to; default ``rfr`` (templated)
+    :param views: names of the views; empty, the default, for all that are deployed in the project (templated)
+    :param force: refresh also without new commits, for a query whose result depends on the time, e.g. by
+        ``current_date()``; default false
+    :param project: project that they belong to; default ``rfr`` (templated)
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default`` (templated)
     :param control_store_conn_id: connection of the control store; None for the default, see :class:`ControlStoreHook`
     """
@@ -288,7 +292,7 @@ class _DeclaredObject:
         return BuiltinsHook(project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=store)
 
     def recorded(self, hook: BuiltinsHook) -> RecordedObject | None:
-        """Return the object as it is deployed; None if it is not."""
+        """Return the object in the registry; None if it is not deployed."""
         with closing(hook.store):
             return hook.recorded().by_uuid.get(self.declared.id)
 
@@ -298,14 +302,15 @@ class _DeclaredSource(_DeclaredObject):
 
     @property
     def asset(self) -> Asset:
-        """Return the asset that has an event for each deploy after which the rows have to be read again."""
+        """Return the asset with an event for each deploy after which the source has to be read again."""
         return source_asset(self.lake_conn_id, self.name)
 
     @property
     def schedule(self) -> AssetOrTimeSchedule:
         """Return the schedule of the DAG.
 
-        It runs by the clock (UTC), or once as soon as the DAG exists; and for deploys that ask for it.
+        It runs by the cron expression ``refresh.schedule`` (UTC), or without one once, as soon as the DAG exists; and
+        after deploys that created, emptied or redefined the source.
 
         :raises ConfigurationError: ``refresh.schedule`` is not a cron expression
         """
@@ -357,7 +362,7 @@ class _DeclaredSource(_DeclaredObject):
     ) -> bool:
         """Tell whether a run has anything to do.
 
-        A run for the first rows has nothing to do if a refresh has published some already.
+        A run for the first load has nothing to do if a refresh has published the table already.
 
         :param store: connection of the control store
         """
@@ -376,8 +381,8 @@ class _DeclaredSource(_DeclaredObject):
     def refresh(self, task_id: str = "refresh", **arguments: Any) -> ResumableFullRefreshOperator:
         """Create the task.
 
-        :param arguments: of the operator, where none are declared
-        :raises ConfigurationError: what is declared is not an argument of the operator, or has an invalid value
+        :param arguments: arguments of the operator; declared ones take precedence
+        :raises ConfigurationError: a declared name is not an argument of the operator, or has an invalid value
         """
         from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
 
@@ -385,7 +390,7 @@ class _DeclaredSource(_DeclaredObject):
         try:
             return ResumableFullRefreshOperator(task_id=task_id, **combined)
         except ConfigurationError as error:
-            # Besides triggers blocks, only what is wrong in a source's file has a place.
+            # An error that has a place is in the source's file, or in a triggers block, which is ``deliver_after``.
             argument = "" if error.place else error.field.partition(".")[0]
             if isinstance(error, TriggerConfigError):
                 argument = "deliver_after"
@@ -407,9 +412,8 @@ def declared_sources(
 ) -> list[_DeclaredSource]:
     """Return the sources of these declarations, by name.
 
-    It reads no connection, so that a DAG's file may call it.
-
-    Those with ``per_instance`` are left out: the names of their tables are in the registry alone.
+    It reads no connection, so that a DAG's file may call it. Sources with ``per_instance`` are left out: the names of
+    their tables are in the registry alone.
 
     :param objects: YAML files or folders of declarations
     :raises DeclarationError: with every mistake, its file and its line
@@ -435,25 +439,25 @@ class _DeclaredView(_DeclaredObject):
     def schedule(self) -> CronTriggerTimetable | AssetOrTimeSchedule | OnceTimetable:
         """Return the schedule of the DAG.
 
-        It runs by the clock (UTC); without ``refresh.schedule`` once, and with each commit of an input.
+        It runs by the cron expression ``refresh.schedule`` (UTC); without one, once and after each commit of an input.
 
         :raises ConfigurationError: ``refresh.schedule`` is not a cron expression
         """
         cron = (self.declared.refresh or {}).get("schedule")
         if cron is not None:
             return _cron_timetable(cron, self.place, "refresh with each commit of what is read")
-        # Once as well: what came between the deploy and the first look of a watcher is in no event.
+        # Once as well: there is no event for a commit between the deploy and the first check of a watcher.
         once = OnceTimetable()
         assets = []
         for table in self.inputs:
-            # It has an event for each commit of the table, by any program: the triggerer watches the table.
+            # The asset has an event for each commit of the table, by any program: the triggerer watches the table.
             name = f"rfr_commits:{self.lake_conn_id}/{table}"
             trigger = CommitTrigger(table, asset=name, lake_conn_id=self.lake_conn_id)
             assets.append(Asset(name=name, watchers=[AssetWatcher(name="commits", trigger=trigger)]))
         return AssetOrTimeSchedule(timetable=once, assets=AssetAny(*assets)) if assets else once
 
     def is_deployed(self, control_store_conn_id: str | None = None) -> bool:
-        """Tell whether there is anything to refresh.
+        """Tell whether the view is deployed under this name.
 
         :raises ConfigurationError: there is no control store
         """
@@ -463,8 +467,8 @@ class _DeclaredView(_DeclaredObject):
     def refresh(self, task_id: str = "refresh", **arguments: Any) -> RefreshMaterializedViewOperator:
         """Create the task.
 
-        :param arguments: of the operator, where none are declared
-        :raises ConfigurationError: what is declared is not an argument of the operator
+        :param arguments: arguments of the operator; declared ones take precedence
+        :raises ConfigurationError: a declared name is not an argument of the operator
         """
         how: Mapping[str, Any] = _plain(self.declared.refresh or {})
         for name in _GIVEN_TO_VIEWS.keys() & how.keys():
@@ -487,9 +491,8 @@ def declared_materialized_views(
 ) -> list[_DeclaredView]:
     """Return the materialized views of these declarations, by name.
 
-    It reads no connection, so that a DAG's file may call it.
-
-    Those with ``per_instance`` are left out: the names of their tables are in the registry alone.
+    It reads no connection, so that a DAG's file may call it. Views with ``per_instance`` are left out: the names of
+    their tables are in the registry alone.
 
     :param objects: YAML files or folders of declarations
     :raises DeclarationError: with every mistake, its file and its line
@@ -504,11 +507,11 @@ def declared_materialized_views(
 def _cron_timetable(cron: Any, place: str, otherwise: str) -> CronTriggerTimetable:
     """Return the timetable of a declared ``refresh.schedule``, in UTC.
 
-    :param otherwise: what happens without one
+    :param otherwise: what happens without one, for the error
     :raises ConfigurationError: it is not a cron expression
     """
     try:
-        # There has to be a next time; otherwise the scheduler would be the first to fail.
+        # An expression without a next time, such as one for 30 February, would otherwise fail in the scheduler.
         croniter(cron, datetime.now(timezone.utc)).get_next()
     except (CroniterError, AttributeError, TypeError) as error:
         remedy = f"write one like '0 4 * * *', or leave it out to {otherwise}"

@@ -1,8 +1,8 @@
-"""A refresh as files for a service that takes Spark jobs by an API of its own: document, application and package.
+"""Files of a refresh for a service that takes Spark jobs by an API of its own: document, application and package.
 
 None of the files holds a secret of a connection: the document refers to environment variables or files of the driver.
-The document names no run of Airflow, so it can be submitted any number of times. A job that was killed is continued by
-the next one, and after a publish the next one is another refresh.
+The document names no run of Airflow, so it can be submitted any number of times. The job after a killed one continues
+its refresh, and the job after a publish begins another refresh.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _STORE_VARIABLE: Final = "RFR_CONTROL_STORE"
 
 @dataclass(frozen=True, slots=True)
 class BundledSecret:
-    """A secret that the job has to be given; its value is in no bundle.
+    """A secret that the user has to give to the job; its value is in no bundle.
 
     :ivar kind: ``env`` for an environment variable of the driver, ``file`` for a file on its machine
-    :ivar name: of the variable, or path of the file
+    :ivar name: name of the variable, or path of the file
     :ivar conn_id: the connection that has the value in Airflow
-    :ivar fields: those of the document that refer to it
+    :ivar fields: fields of the document that refer to it
     """
 
     kind: str
@@ -55,9 +55,9 @@ class BundledSecret:
 
 
 class _References:
-    """The references of a document, each secret of a connection once.
+    """The secret references of a document; fields with the same value of a connection share one.
 
-    :param folder: of files with the secrets on the driver's machine; None for environment variables
+    :param folder: folder of the secrets' files on the driver's machine; None for environment variables
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -71,9 +71,10 @@ class _References:
     def refer(self, conn_id: str, place: str, value: Any, variable: str | None = None) -> dict[str, str]:
         """Return the reference for a value.
 
-        :param place: the value's field in the document; its last part names the variable
+        :param place: the value's field in the document, by which the variable is named
+        :param variable: name of the variable, instead of one from ``place``
         """
-        # A connection's password is three fields of a source.
+        # Several fields of a source hold a connection's password, so the value identifies the secret.
         key = conn_id, str(value)
         if key not in self._secrets:
             name = self._unused(variable or _variable(conn_id, place))
@@ -98,7 +99,7 @@ class _References:
 
 
 def _variable(conn_id: str, place: str) -> str:
-    # Without the document's own parts, ``source.secrets`` or ``lake.properties``.
+    # The name leaves out the first two parts of the place, ``source.secrets`` or ``lake.properties``.
     words = f"{conn_id}_{place.split('.', 2)[2]}"
     return f"RFR_{re.sub(r'[^A-Za-z0-9]+', '_', words).upper().removeprefix('RFR_')}"
 

@@ -70,23 +70,23 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.lake import LakeSettings
 
 STORE_PARTS = ("store", "history.py")
-"""What a driver in a cluster needs besides, to keep refresh tokens and rows of the history tables."""
+"""Further parts of this package that a driver needs to keep refresh tokens and rows of the history tables."""
 _READING: Final = ("source", "streams", "target", "options")
 _UNKNOWN: Final = {**dict.fromkeys(_READING, MAPPED), "options": None}
 _CHECKED: Final = (*_READING, "checkpoint_store", "deliver_after")
 
 
 def _clear_number(context: Context) -> int:
-    """Count the tries of this task before its last clear.
+    """Return the number of tries before this task's last clear, which tells one clear from another.
 
-    A run's ``clear_number`` counts the clears of other tasks, too.
+    A run's ``clear_number`` is not used, because it counts the clears of other tasks, too.
     """
     ti = context["ti"]
     return max(0, int(getattr(ti, "max_tries", 0) or 0) - int(getattr(context.get("task"), "retries", 0) or 0))
 
 
 def _airflow_run(context: Context) -> dict[str, Any]:
-    """Return the part ``run.airflow`` of the refresh's document, which its commit's webhooks name."""
+    """Return the part ``run.airflow`` of the refresh's document: the run that webhooks of its commit name."""
     task = connections.task_of(context)
     logical_date = context.get("logical_date")
     return {
@@ -100,9 +100,9 @@ def _airflow_run(context: Context) -> dict[str, Any]:
 
 
 def store_url(*, elsewhere: bool) -> str | None:
-    """Return the control store's address for the driver, None where the driver can't reach it.
+    """Return the control store's address for the driver; None where the driver can't reach it.
 
-    :param elsewhere: the driver runs on another machine, which has no file of this one
+    :param elsewhere: whether the driver runs on another machine, which can't open a SQLite file of this one
     """
     store = ControlStoreHook()
     try:
@@ -135,13 +135,13 @@ class MappedRefresh(OperatorPartial):
         return super().expand_kwargs(kwargs, strict=strict)
 
     def _check(self, tasks: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Check the arguments that are written out, and a source that several tasks have only once.
+        """Check the arguments that are known now; check a source that several tasks share only once.
 
         :param tasks: mapped arguments of each task, with their place in the DAG
         """
-        # After a mistake, Airflow is not to warn that nothing was mapped.
+        # Set now: after a mistake, Airflow would otherwise also warn that nothing was mapped.
         self._expand_called = True
-        # A mapped task is made by Airflow, so it looks next to the DAG's file alone.
+        # Airflow creates a mapped task, so relative paths are looked up next to the DAG's file alone.
         folder = file_folders()[:1]
         streams_of = dict[int, list[str] | None]()
         for place, arguments in tasks:
@@ -179,18 +179,18 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
     :param source: where the streams come from (templated but for ``definition`` and ``manifest``, which have templates
         of their own): one of ``class`` (``package.module:Name``), ``file`` (YAML), ``definition`` and ``manifest`` (of
         Airbyte; a file as well, or the mapping itself, with ``components``, ``components_keep_state`` and
-        ``allowed_hosts``); with ``config``, which goes before the connection's settings. Relative paths, here and in
-        ``deliver_after``, are looked up next to the DAG's file, then next to the module that calls the operator
+        ``allowed_hosts``); with ``config``, which takes precedence over the connection's settings. Relative paths, here
+        and in ``deliver_after``, are looked up next to the DAG's file, then next to the module that calls the operator
     :param streams: names of the streams; a list, or text with commas (templated)
     :param target: table to publish to, ``namespace.table``; ``{stream}`` is replaced by the stream's name, in
         letters that a table's name may have (templated)
     :param options: see ``RefreshOptions``; unknown names are refused while the DAG is parsed (templated)
     :param api_conn_id: connection of type ``rfr_api``; None, the default, if the source needs none (templated)
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default`` (templated)
-    :param poll_interval: seconds between looks at the ledger while Spark runs, 10 by default; 2 at first
-    :param checkpoint_store: where Airflow shows how far the refresh is, ``task_state`` (default), ``variable`` or
-        ``xcom`` (default before Airflow 3.3, which has no task state); what a retry reads again depends on the ledger
-        alone
+    :param poll_interval: seconds between polls of the ledger while Spark runs, 10 by default; 2 at first
+    :param checkpoint_store: where Airflow keeps a copy of the progress for display, ``task_state`` (default),
+        ``variable`` or ``xcom`` (default before Airflow 3.3, which has no task state); what a retry reads again depends
+        on the ledger alone
     :param keep_checkpoint: leave the checkpoint in its store once the tables are published; default false
     :param deliver_after: a triggers block, or the path of a file with one: its webhooks are delivered right after the
         publish, and can't make the task fail; default None
@@ -199,7 +199,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
     :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
     """
 
-    # The Spark provider has the key since 6.
+    # The Spark provider has this attribute since its version 6.
     external_id_key = "spark_job_id"
     template_fields: Sequence[str] = (
         *SparkApplicationOperator.template_fields,
@@ -276,7 +276,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         if (dag := shared.kwargs["dag"]) is not None:
             alias = table_alias(dag.dag_id, shared.kwargs["task_id"])
             shared.kwargs["outlets"] = [*shared.kwargs["outlets"], alias]
-        # Only the copy is to be mapped, and Airflow warns of one that never is.
+        # Only the copy below is mapped, and Airflow would warn that this one never is.
         shared._expand_called = True
         return MappedRefresh(operator_class=cls, kwargs=shared.kwargs, params=shared.params)
 
@@ -323,7 +323,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         return super().render_template(content, context, jinja_env, seen_oids)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Submit, follow, and return the figures.
+        """Submit the refresh, follow it, and return its figures.
 
         :raises AirflowFailException: a retry would meet the same error
         :raises RfrError: a retry may help, and continues where this attempt stopped
@@ -343,7 +343,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
             )
 
     def look_again(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """Refresh, if the table is no longer blocked by an undelivered webhook."""
+        """Execute the task again after it waited for a table that an undelivered webhook blocks."""
         return self.execute(context)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -355,7 +355,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
             return connections.finishing_deferred(context, lambda: self._finish_deferred(context, event))
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
-        """Wait here for a driver in a cluster, unless the triggerer does."""
+        """Wait here for a driver in a cluster, unless the triggerer follows it."""
         hook = self._submitted
         if hook is None or not self._leaves_driver:
             return super().poll_until_complete(external_id, context)
@@ -414,7 +414,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     def _begin(self, context: Context, lineage: Lineage, run_key: str, replace_where: str | None) -> RefreshAttempt:
         self._hook, self._left, self._leaves_driver = None, None, False
-        # A published refresh that is cleared runs again: the parent's memory of a finished job is one run's only.
+        # The parent remembers a finished job under this key. A clear changes it, so a published refresh runs again.
         self.external_id_key = f"{type(self).external_id_key}_{_clear_number(context)}"
         self._attempt = RefreshAttempt(context, lineage, run_key, replace_where, self.checkpoint_store, self.log.info)
         store_link(context, RefreshLink(), RefreshLink().get_link(self, ti_key=context["ti"]))
@@ -478,7 +478,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
                 source = shipped_source(self.source, file_folders(self))
                 checks[self.api_conn_id] = {"source": source, "stream": streams[0]}
         except ConfigurationError:
-            # The refresh itself says what is wrong.
+            # The refresh itself reports the mistake.
             return {}
         return checks
 

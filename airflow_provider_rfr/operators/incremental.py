@@ -1,4 +1,4 @@
-"""The operator of an incremental sync: the same application reads the changes since the last sync."""
+"""The operator of an incremental sync: the application of a refresh reads the changes since the last sync."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", 
 class IncrementalSyncOperator(ResumableFullRefreshOperator):
     """Sync tables with the records of an API that changed since the last sync; an attempt that dies is resumed.
 
-    The first sync of a table reads everything and replaces the table, as a full refresh does. Later ones ask for the
-    records from the state on that the table's own commits carry, so a table that is rolled back is synced again from
-    there. The streams declare ``incremental``, or in a manifest of Airbyte a ``DatetimeBasedCursor``. Takes every
-    argument of :class:`ResumableFullRefreshOperator`; the options ``mode`` and ``replace_where`` are not for it.
+    The first sync of a table reads everything and replaces the table, as a full refresh does. Later syncs read from the
+    state on. The table's own commits carry the state, so a table that is rolled back is synced again from there. The
+    streams declare ``incremental``, or in a manifest of Airbyte a ``DatetimeBasedCursor``. Takes every argument of
+    :class:`ResumableFullRefreshOperator`; the options ``mode`` and ``replace_where`` are not for it.
 
     :param write: ``merge``, the default: a record replaces the row with its primary key; or ``append``: each version of
         a record is a row of its own
     :param full_refresh: read everything and replace the table, e.g. from the form of a run; default false (templated)
     :param window: ``start/end``, e.g. ``{{ data_interval_start }}/{{ data_interval_end }}``: read the records whose
-        cursor value is in this window, from the start on and before the end, and leave the state as it is; moments of
-        ISO 8601, or whole numbers. None, the default, or an empty text: what changed since the last sync (templated)
+        cursor value is in this window, start included and end excluded, and leave the state as it is; times of ISO
+        8601, or whole numbers. None, the default, or an empty text: read the changes since the last sync (templated)
     :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
     """
 
@@ -69,9 +69,9 @@ class IncrementalSyncOperator(ResumableFullRefreshOperator):
         return whole if window is None else {**whole, "window": window}
 
     def _check_window(self) -> str | None:
-        """Check the window, and return it; None for none.
+        """Check the window, and return it; None if there is none.
 
-        :raises ConfigurationError: it is no window, or all records are to be read
+        :raises ConfigurationError: it is no window, or ``full_refresh`` is true as well
         """
         window = _window_of(self.window)
         if window is not None and not is_pending(self.full_refresh) and _truth_of(self.full_refresh):
@@ -91,7 +91,7 @@ def _truth_of(value: Any) -> bool:
 
 
 def _window_of(value: Any) -> str | None:
-    """Return the window as it was rendered; None for none.
+    """Return the rendered window; None if there is none.
 
     :raises ConfigurationError: it is no window
     """

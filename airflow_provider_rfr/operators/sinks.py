@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 
 
 class SinkOperator(BaseOperator):
-    """Send the rows that sources of declared sinks gained since the last run; each row once, across migrations too.
+    """Export the rows that were added to the sources of declared sinks since the last run; each row once.
 
-    What a killed run had sent without moving its cursor, at most one batch, is sent again with the same id. A sink that
-    fails does not stop the others. Connections of HTTP sinks are of type ``rfr_http``; a login, with its password, is
-    sent as basic authentication, a password alone as a bearer token. Private hosts have to be allowed, as for webhooks,
-    by ``[rfr] webhook_allowed_hosts``. Returns batches, rows and cursor by sink.
+    A migration of a source does not repeat rows. If a run is killed after a batch and before it moves the cursor, the
+    next run sends this batch again with the same id. A sink that fails does not stop the others. Connections of HTTP
+    sinks are of type ``rfr_http``; a login, with its password, is sent as basic authentication, a password alone as a
+    bearer token. Private hosts have to be allowed, as for webhooks, by ``[rfr] webhook_allowed_hosts``. Returns
+    batches, rows and cursor by sink.
 
-    :param sinks: names; empty, the default, for every declared sink (templated)
+    :param sinks: names of the sinks; empty, the default, for every declared sink (templated)
     :param objects: YAML files or folders of declarations, next to the DAG's file if relative (templated)
-    :param project: that the objects belong to; default ``rfr`` (templated)
-    :param declared_version: of the code that declares them; None for this package's
+    :param project: project that the objects belong to; default ``rfr`` (templated)
+    :param declared_version: version of the code that declares them; None for this package's
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default`` (templated)
     :param control_store_conn_id: connection of the control store; None for the default, see :class:`ControlStoreHook`
     """
@@ -81,7 +82,7 @@ class SinkOperator(BaseOperator):
             return running_with(context, "sink", self._conn_ids, run, stop=stop, control_store_conn_id=store)
 
     def on_kill(self) -> None:
-        """End after the current batch; the next run continues."""
+        """Ask the run to end after the current batch; the next run continues."""
         if self._stopping is not None:
             self._stopping.set()
 
@@ -121,7 +122,7 @@ class SinkOperator(BaseOperator):
                 raise ConfigurationError("sink.settings.connection", "is missing", "name a connection of type rfr_http")
             settings = http_settings(str(conn_id))
             headers = HTTPHeaderDict(settings.credential)
-            # The connection's own headers win over those that its login makes.
+            # The connection's own headers take precedence over those from its login.
             headers.update(settings.headers)
             mask_secrets((settings.password, *headers.values()))
             allowed = tuple(configured_hosts())

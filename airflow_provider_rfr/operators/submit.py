@@ -1,4 +1,4 @@
-"""Submitting an application of this package: its files and environment, and the base class of the Spark operators.
+"""Submission of this package's Spark applications: their files and environment, and the operators' base class.
 
 The configuration holds secrets. It lies in a folder of mode 0700 that is removed when the attempt ends. A killed
 attempt can't remove it, so the next one on the machine does: the folder's name has host, process and start time.
@@ -42,23 +42,23 @@ _DOMAIN = (
     *("http", "streams", "lake", "refresh"),
 )
 _MIGRATION_PARTS = ("store", "history.py", "sinks", "builtins")
-"""What the executors of a migration need besides."""
+"""Further parts of this package that the executors of a migration need."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
 
 class SparkApplicationOperator(SparkSubmitOperator):
-    """Base of the operators that submit an application of this package; ``conn_id`` is templated besides."""
+    """Base of the operators that submit an application of this package; ``conn_id`` is templated as well."""
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "conn_id")
 
     _application_name: ClassVar[str]
-    """Of a module in ``spark_apps``, used where the argument ``application`` is left out."""
+    """Name of a module in ``spark_apps``, which is run if the argument ``application`` is left out."""
     _load: Callable[[RefreshSparkHook], None] | None = None
 
     @property
     def conn_id(self) -> Any:
-        """Return the id of the Spark connection, which the parent keeps under a name that is none of its arguments'."""
+        """Return the id of the Spark connection. Templating needs an attribute of this name, which the parent lacks."""
         return self._conn_id
 
     @conn_id.setter
@@ -66,10 +66,11 @@ class SparkApplicationOperator(SparkSubmitOperator):
         self._conn_id = rendered
 
     def _run_application(self, context: Context, load: Callable[[RefreshSparkHook], None]) -> dict[str, Any] | None:
-        """Submit, and wait; return the driver's line of figures, None if it ran elsewhere and printed none here.
+        """Submit the application and wait for it; return the driver's result line, None if it was not printed here.
 
         :param load: gives the hook this attempt's files and settings
-        :raises RfrError: the driver's error; errors of the submit itself are the parent's
+        :raises RfrError: the driver's error
+        :raises AirflowException: an error of the submit itself, as the parent raises it
         """
         self._hook, self._load = None, load
         try:
@@ -85,7 +86,7 @@ class SparkApplicationOperator(SparkSubmitOperator):
 
     @property
     def _submitted(self) -> RefreshSparkHook | None:
-        """Return the hook of the current attempt, once the parent has asked for it."""
+        """Return the hook of the current attempt; None until the parent has asked for it."""
         return self._hook if isinstance(self._hook, RefreshSparkHook) else None
 
     def on_kill(self) -> None:
@@ -126,7 +127,12 @@ def private_folder() -> Iterator[Path]:
 
 
 def _base_folder() -> Path:
-    """Return the folder of this user. Its name is predictable, so one that another user has made first is refused."""
+    """Return this user's folder for attempts; create it if needed.
+
+    Its name is predictable, so a folder that another user has made first is refused.
+
+    :raises PreflightError: the folder belongs to another user
+    """
     base = Path(tempfile.gettempdir()) / f"airflow-provider-rfr-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     status = base.lstat()
@@ -162,7 +168,7 @@ def load_application(
 ) -> None:
     """Give the hook an application's files and settings.
 
-    :param folder: private, and kept until spark-submit has ended
+    :param folder: a private folder that is kept until spark-submit has ended
     :param document: the application's configuration, with secrets; a refresh has its ``source`` in it
     :param more: parts of this package that the executors need besides those of a refresh
     :raises ConfigurationError: Spark would refuse the driver
@@ -189,8 +195,8 @@ def load_application(
 def load_migration(folder: Path, builtins: BuiltinsHook, work: Mapping[str, Any], hook: RefreshSparkHook) -> None:
     """Give the hook the files and settings of a deploy, or of a refresh of materialized views.
 
-    :param folder: private, and kept until spark-submit has ended
-    :param work: what its document says besides the lake and the store
+    :param folder: a private folder that is kept until spark-submit has ended
+    :param work: fields of its document besides the lake and the store
     :raises ConfigurationError: Spark would refuse the driver, or has no settings for such a catalog
     """
     from airflow_provider_rfr.lake.catalog import spark_sql_settings
@@ -211,8 +217,8 @@ def this_process() -> dict[str, Any]:
 
 
 def write_config(folder: Path, document: Mapping[str, Any]) -> Path:
-    """Write the document, readable for its owner alone from its first byte on."""
-    # With --files the name becomes one in the driver's working folder, so it must differ from attempt to attempt.
+    """Write the document to a file that has mode 0600 from its first byte on; return the file's path."""
+    # --files puts it under this name into the driver's working folder, so the name must differ between attempts.
     path = folder / f"rfr-{folder.name[-8:]}.json"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -221,10 +227,10 @@ def write_config(folder: Path, document: Mapping[str, Any]) -> Path:
 
 
 def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return ``PATH`` and ``SPARK_HOME``, for a Spark that pip installed.
+    """Return ``PATH`` and ``SPARK_HOME`` for a Spark that pip installed; none if the path has another spark-submit.
 
-    Its ``spark-submit`` looks for its home with whatever ``python3`` comes first on the path, which may be another
-    environment's; and a worker that was started by its full path has none of its environment on the path.
+    The ``spark-submit`` of pip finds its home by the first ``python3`` on the path, which may be another environment's.
+    A worker that was started by its full path may not have its own environment on the path.
 
     :raises PreflightError: there is no spark-submit
     """
@@ -284,7 +290,7 @@ def _module_folder(module: str) -> Path | None:
 
 
 def _is_in_spark_defaults(*keys: str) -> bool:
-    """Tell whether spark-defaults.conf sets one of these; a setting of ours would take its place."""
+    """Tell whether spark-defaults.conf sets one of these; a setting of ours would override it."""
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
     file = Path(folder) / "spark-defaults.conf" if folder else None

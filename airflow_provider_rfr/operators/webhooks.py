@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = timedelta(minutes=15)
-"""So that what was replayed, resumed or corrected meanwhile does not wait for the end of a long pause."""
+"""The longest pause between attempts: deliveries that were replayed or resumed meanwhile do not wait for longer."""
 _COUNTED = ("delivered", "failed", "dead")
 _MOST_SHOWN = 10
 
@@ -41,14 +41,14 @@ _MOST_SHOWN = 10
 class CommitWebhookOperator(BaseOperator):
     """Deliver the webhooks of tables: enqueue deliveries for new commits, and send until nothing is pending.
 
-    Every published commit is delivered at least once to every endpoint, whatever dies when, under the same id each
-    time. Any number of these may run at once. Returns the counts of deliveries: enqueued, delivered, failed (attempts
-    that were repeated), dead, pending.
+    Every published commit is delivered at least once to every endpoint, whatever process dies, under the same id each
+    time. Any number of these tasks may run at once. Returns the counts of deliveries: enqueued, delivered, failed
+    (attempts that were repeated), dead, pending.
 
-    Once all that is due has been sent, the task fails, without a retry, where an endpoint says ``onFailure: block`` and
-    its delivery was given up, where a setting is wrong (a private address, a connection that is not there), and with
-    ``fail_on_dead`` for whatever was given up. The data is published all the same, and what waits for its next attempt
-    is left to the next run.
+    Once all due deliveries have been sent, the task fails, without a retry, if a delivery was given up whose endpoint
+    says ``onFailure: block``, if a setting is wrong (a private address, a connection that is not there), and with
+    ``fail_on_dead`` if any delivery was given up. The data is published all the same, and deliveries that wait for
+    their next attempt are left to the next run.
 
     A block in the DAG's file is not a template, but the file is stored in Airflow's database and shown under *Code*,
     addresses and headers included. Secrets belong into connections (``connection:``) or a sealed file.
@@ -59,18 +59,18 @@ class CommitWebhookOperator(BaseOperator):
         a refresh has published to (templated). Where that refresh failed, and so returned nothing, the tables are
         those that the block's endpoints know from earlier runs
     :param lake_conn_id: connection of type ``rfr_lake`` (templated)
-    :param control_store_conn_id: connection of the control store; None for the usual one (templated)
+    :param control_store_conn_id: connection of the control store; None for the default (templated)
     :param start_from: for an endpoint that is new to a table: ``latest`` begins with its newest commit, ``earliest``
         with the oldest that there is
-    :param wait: wait for retries and intervals until nothing is pending; else what is not delivered within
-        ``slot_seconds`` is left to the next run
+    :param wait: wait for retries and intervals until nothing is pending; else deliveries that are not made within
+        ``slot_seconds`` are left to the next run
     :param deferrable: wait in the triggerer; else the task is rescheduled for the next attempt, and its counts begin
         at 0 again. No worker slot is held between attempts either way
-    :param slot_seconds: seconds for which quick retries are waited for in the slot
-    :param on_dead: called for each delivery that is given up, at least once; what it raises fails the task, and it is
+    :param slot_seconds: seconds to wait for quick retries in the slot
+    :param on_dead: called for each delivery that is given up, at least once; if it raises, the task fails, and it is
         called for that delivery again
     :param fail_on_dead: fail the task for each delivery that is given up, those of ``onFailure: ignore`` excepted; also
-        for what a refresh gave up right after its publish
+        for deliveries that a refresh gave up right after its publish
     :raises TriggerConfigError: every problem of the block, while the DAG is parsed
     :raises AirflowFailException: a delivery was given up or refused, as above
     :raises DeliveryError: commits of a table could not be read, or ``on_dead`` raised; the rest was delivered before
@@ -126,7 +126,7 @@ class CommitWebhookOperator(BaseOperator):
         return self._deliver(counts)
 
     def on_kill(self) -> None:
-        """Claim nothing more; give back deliveries that are claimed and not sent."""
+        """Claim no more deliveries, and give back those that are claimed and not sent."""
         self._is_killed = True
         if self._hook is not None:
             self._hook.stop()
@@ -140,7 +140,7 @@ class CommitWebhookOperator(BaseOperator):
         return {**counts, "pending": summary.pending}
 
     def _send(self, before: Mapping[str, int]) -> tuple[WebhookHook, dict[str, int], DeliverySummary]:
-        """Enqueue, send all that is due, and notify; return the counts with those of before."""
+        """Enqueue, send all due deliveries, and notify; return the counts, those before a pause included."""
         _check_start(self.start_from)
         triggers = self._block or self.triggers_file or ""
         hook = self._hook = WebhookHook(triggers, self.lake_conn_id, self.control_store_conn_id, task=self)
@@ -156,7 +156,7 @@ class CommitWebhookOperator(BaseOperator):
         counts["enqueued"] = before["enqueued"] + enqueued
         for problem in summary.problems:
             self.log.error("Not delivered: %s", problem)
-        # Last, and marked in the store one by one: what dies before is notified by the next attempt.
+        # Notified last, and marked in the store one by one: if this process dies before, the next attempt notifies.
         dead: list[DeadLetter] = []
 
         def notify(letter: DeadLetter) -> None:
@@ -221,11 +221,11 @@ class WebhookOperationOperator(BaseOperator):
     :param trigger: name of an endpoint, or ``block/trigger`` where several blocks have it
     :param delivery_ids: ids of deliveries, for ``replay`` and ``cancel``
     :param endpoint: for ``test_fire``: the endpoint's fields, or a text that renders to them, as ``{{ params }}`` does
-        in a DAG with ``render_template_as_native_obj``. The fields themselves are not rendered: what looks like
-        Airflow's templates in them is the webhook's. What is given to a form is stored by Airflow in plain text, so use
-        ``connection`` rather than ``url`` and ``headers``
-    :raises AirflowFailException: the tried endpoint does not take the event, nothing was ever due to what is named, or
-        a delivery that is named by its id can't be changed; the others are
+        in a DAG with ``render_template_as_native_obj``. Airflow does not render the fields themselves: templates in
+        them are the webhook's. Airflow stores values of a form in plain text, so use ``connection`` rather than ``url``
+        and ``headers``
+    :raises AirflowFailException: the tried endpoint does not take the event; no delivery was ever due to the named
+        table or endpoint; or a delivery that is named by its id can't be changed, while the others were
     """
 
     template_fields: Sequence[str] = (
@@ -322,17 +322,16 @@ def _check_action(action: str) -> None:
 
 
 _QUICK_SECONDS = 60.0
-"""For which retries are waited for after a publish; what takes longer is left to the next delivery."""
+"""Seconds to wait for retries after a publish; later retries are left to the next delivery."""
 BLOCKED_SECONDS = 60.0
-"""Between two checks whether a table is still blocked."""
+"""Seconds between two checks whether a table is still blocked."""
 
 
 def blocked(lake: str, tables: Collection[str]) -> str | None:
     """Return the reason why the tables must not be refreshed now; None if they may be.
 
-    The reason is a delivery that was given up and whose endpoint says ``onFailure: block``.
-
-    Does not create a control store where there is none.
+    The reason is a delivery that was given up and whose endpoint says ``onFailure: block``. A missing control store is
+    not created.
     """
     hook = ControlStoreHook()
     if not hook.is_there():
@@ -345,7 +344,7 @@ def blocked(lake: str, tables: Collection[str]) -> str | None:
 
 
 def deliver(task: BaseOperator, triggers: Triggers, lake_conn_id: str, tables: Sequence[str]) -> None:
-    """Deliver the webhooks of tables that were just published. Never raises: the data is there."""
+    """Deliver the webhooks of tables that were just published. Log errors and raise none: the data is published."""
     try:
         hook = WebhookHook(triggers, lake_conn_id, task=task)
         hook.enqueue(tables)

@@ -1,3 +1,3 @@
-"""The engine of a resumable full refresh: ledger, rounds, publish."""
+"""The engine of resumable full refreshes and incremental syncs: ledger, rounds, publish."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Work after a publish, whose failure is a warning: tidy the lake up, and tell the history tables.
+"""Maintenance after a publish, and reports to the history tables. A failure here is only a warning.
 
 Snapshots of the target are expired, and ledgers of parts that will not be resumed are dropped. The history tables get
-the end of each attempt, and each commit to the target.
+a row for each attempt, failed ones included, and a row for each commit to the target.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ _log = logging.getLogger(__name__)
 _LEDGER_SECONDS: Final = 7 * 86400.0
 """Seconds for which a part's ledger is kept after its last commit, or for ``resume_within`` where that is longer."""
 _SAMPLE: Final = 20
+"""Ledgers of parts that one publish checks at most, because each of them has to be loaded from the catalog."""
 
 
 @dataclass(slots=True)
 class RefreshFigures:
     """Figures that a refresh reports at its end.
 
-    :ivar records_missing: records that the API's own count promises and that did not come
-    :ivar rows: of the table after an incremental sync; else those that were published
-    :ivar schema_changes: in words; None if there was none
-    :ivar changes: records of an incremental sync by what became of them; None for a full refresh
-    :ivar already_published: an earlier attempt of this run published the table, and nothing was read
-    :ivar seconds: by phase
+    :ivar records_missing: records that the API counted but did not send
+    :ivar rows: rows of the table after an incremental sync; rows that were published by a full refresh
+    :ivar schema_changes: the changes of columns in words; None without any
+    :ivar changes: counts of an incremental sync's records by outcome, as in
+        :class:`~airflow_provider_rfr.refresh.merge.MergeCounts`; None for a full refresh
+    :ivar already_published: whether an earlier attempt of this run published the table, so that nothing was read
+    :ivar seconds: seconds spent in each phase, such as ``open``, ``read`` and ``publish``
     """
 
     stream: str
@@ -81,8 +83,8 @@ class RefreshFigures:
 class PartLedger:
     """The ledger of a part of a target.
 
-    :ivar table: the ledger's own name
-    :ivar header: of its newest generation; None where none was ever opened
+    :ivar table: ``namespace.table`` of the ledger itself
+    :ivar header: header of its newest generation; None before the first one
     :ivar idle: seconds since its last commit
     """
 
@@ -91,13 +93,21 @@ class PartLedger:
     idle: float
 
     def is_expired(self, seconds: float, resume_within: float = _LEDGER_SECONDS) -> bool:
-        """Tell whether the ledger has been idle for ``seconds``; one not published, also for ``resume_within``."""
+        """Tell whether the ledger has had no commit for ``seconds``.
+
+        If its newest generation is not published, it has to be without a commit for ``resume_within``, too.
+        """
         published = self.header is not None and self.header.state is RefreshState.PUBLISHED
         return self.idle > (seconds if published else max(seconds, resume_within))
 
 
 def maintain(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures) -> None:
-    """Expire snapshots and drop ledgers after a publish. A failure is a warning, and the next publish tries again."""
+    """Expire snapshots and drop ledgers after a publish, unless the option ``expire`` is False.
+
+    A failure is logged as a warning, and the next publish tries again.
+
+    :param figures: names the target, and gets the counts of expired snapshots and deleted files
+    """
     if options.expire is False:
         return
     target = figures.target
@@ -119,7 +129,7 @@ def maintain(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures)
         if options.replace_where is not None:
             drop_part_ledgers(catalog, target, seconds, seconds, sample=_SAMPLE)
     except Exception as error:  # noqa: BLE001 - catalogs and stores fail in their own ways
-        # Texts of their errors may name secrets.
+        # Messages of other errors may contain credentials.
         reason = str(error) if isinstance(error, RfrError) else type(error).__name__
         _log.warning("%s is published, but could not be tidied up: %s", target, reason)
         _log.debug("tidying up failed", exc_info=error)
@@ -133,13 +143,13 @@ def part_ledgers(catalog: Catalog, target: str) -> Iterator[PartLedger]:
 def drop_part_ledgers(
     catalog: Catalog, target: str, seconds: float, resume_within: float = _LEDGER_SECONDS, *, sample: int | None = None
 ) -> list[PartLedger]:
-    """Drop ledgers of parts with their files; return them.
+    """Drop the expired ledgers of the target's parts, with their files; return them.
 
     The next refresh of such a part begins with generation 1.
 
-    :param seconds: since its last commit, for which a ledger is kept
-    :param resume_within: likewise, for one whose refresh did not finish
-    :param sample: load at most so many, chosen at random
+    :param seconds: seconds after its last commit for which a ledger is kept
+    :param resume_within: the same for a ledger whose newest generation is not published, where this is longer
+    :param sample: number of ledgers to load at most, chosen at random; None for all
     """
     dropped = []
     for ledger, found in _loaded(catalog, target, sample):
@@ -173,7 +183,9 @@ _MISSED: Final = (
 
 
 class AttemptHistory:
-    """The history of the attempts of one application. It never fails a refresh, and delays it for some seconds at most.
+    """A writer of the attempts of one application to the history tables.
+
+    Its errors are logged and never fail a refresh, and its calls have a time limit.
 
     :param open_history: opens the history of a catalog; None without a control store
     """
@@ -194,13 +206,15 @@ class AttemptHistory:
         error: BaseException | None,
         secrets: Sequence[str] = (),
     ) -> None:
-        """Report how an attempt ended, and the commits of its target.
+        """Report a row for an attempt that ended and, if it succeeded, rows for the recent commits of its target.
 
-        :param header: of the ledger, which may be a later attempt's by now
-        :param secrets: values that no error's text may show
+        :param header: the newest header of the ledger, which may belong to a later attempt by now
+        :param began: when the attempt began
+        :param error: the error that ended the attempt; None if it succeeded
+        :param secrets: values to redact in error messages
         """
         if not figures.epoch:
-            # The attempt never held its refresh: it has no epoch, and the header is another attempt's.
+            # The attempt never opened or took over a generation: it has no epoch, and the header is of another attempt.
             return
 
         def report() -> None:
@@ -209,12 +223,12 @@ class AttemptHistory:
                     _log.warning("%s: the driver has no control store; %s", figures.target, _MISSED)
                 return
             if self._has_failed:
-                # Several streams must not wait for the same store one after another.
+                # After one failure no other stream tries the store: each would wait for the whole time limit.
                 raise TimeoutError
             history = self._history = self._open(catalog)
             history.report(_REFRESHES, [_attempt_row(config, figures, header, began, error, secrets)], _REFRESH_KEYS)
             if error is None and (commit_log := CommitLog.load(catalog, figures.target)) is not None:
-                # Recent ones, too: their drivers may have died before this.
+                # Commits of the last days are reported, too: their drivers may have died before they reported them.
                 since = (datetime.now(timezone.utc) - REPORTED_AGAIN).timestamp() * 1000
                 commits = (
                     commit
@@ -231,7 +245,7 @@ class AttemptHistory:
             _log.warning("%s: the history can't be written (%s); %s", figures.target, type(failure).__name__, _MISSED)
 
     def maintain(self) -> None:
-        """Append the rows that wait in the control store, if it is time and no other process does it."""
+        """Append the rows that wait in the control store to the tables, if it is time and no other process does it."""
         try:
             if self._history is not None:
                 within(_MAINTAIN_SECONDS, self._history.maintain)

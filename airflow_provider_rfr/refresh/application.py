@@ -1,4 +1,4 @@
-"""The Spark application of a refresh: the streams of the document side by side, and one line of figures."""
+"""The Spark application of a refresh: it refreshes the streams of a document, and prints their figures as JSON."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ _TOTALS = (
 
 
 class Application:
-    """An application that runs the document's streams side by side; :meth:`stop` is thread-safe.
+    """An application that refreshes the document's streams side by side; :meth:`stop` is thread-safe.
 
-    So many streams are read at once that there is work for ``concurrency`` requests; each is published when it is read.
+    As many streams are read at once as it takes to keep ``concurrency`` requests in flight. Each stream is published
+    as soon as it is read.
 
-    :param began: of the process, on the monotonic clock
+    :param began: start of the process, on the monotonic clock
     :param open_history: opens the history tables of a catalog; None without a control store
     """
 
@@ -87,7 +88,8 @@ class Application:
         summary = self._summary()
         for error in summary.get("errors", ()):
             _tell(f"{error['stream']} failed: {error['message'].removeprefix(error['stream'] + ': ')}")
-        # Before Spark is stopped: its shutdown prints stack traces, and the operator hides all that follows this line.
+        # Printed before Spark is stopped: its shutdown prints stack traces, and the operator hides all output that
+        # follows this line.
         print(json.dumps(summary), flush=True)
         if not self._errors and self._cluster.is_local:
             write_in_background()
@@ -97,7 +99,7 @@ class Application:
         return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=0)
 
     def _refresh_all(self) -> None:
-        """Refresh every stream, and note the figures and errors."""
+        """Refresh every stream; keep the figures and errors of each."""
         if self._starts_at_once:
             self._cluster.start()
         if self._bar is not None:
@@ -105,7 +107,7 @@ class Application:
         for stream, table in self._config.mapped_tables().items():
             _say(f"{stream}: goes to the table {table}, because no table can have its name")
         threading.Thread(target=self._note_session, daemon=True).start()
-        # Here, because these imports take a second, in which Spark starts already.
+        # Imported here: this takes a second, during which Spark is already starting.
         from airflow_provider_rfr.refresh.side_by_side import StreamRuns
 
         runs = StreamRuns(
@@ -119,7 +121,12 @@ class Application:
         self._figures, self._errors = runs.run()
 
     def stop(self, reason: str) -> None:
-        """End after the current round; a process that does not end in time is ended hard."""
+        """Stop after the current round.
+
+        The process is killed if it has not ended after ``round_seconds`` and 30 seconds more.
+
+        :param reason: reason to print
+        """
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -152,7 +159,7 @@ class Application:
             _say(f"Spark UI: {address}")
 
     def _summary(self) -> dict[str, Any]:
-        """Return the last line: the figures of a single stream, or the totals and the figures of several."""
+        """Return the content of the last line: the totals of all streams, the figures of each, and the errors."""
         figures = [self._figures[stream] for stream in self._config.streams if stream in self._figures]
         phases = {name for item in figures for name in item["seconds"]}
         totals = {name: sum(item[name] for item in figures) for name in _TOTALS}
@@ -182,20 +189,20 @@ class Application:
 
 
 def _say(line: str) -> None:
-    # With its end in one write: lines of other streams may come at the same moment.
+    # The line and its end are one write, because threads of other streams may print at the same moment.
     print(f"{line}\n", end="", flush=True)
 
 
 def _tell(sentence: str) -> None:
-    """Tell a person about a failure: the last line is JSON, which a terminal does not show well."""
+    """Print a failure to standard error if a person reads along: the JSON of the last line is hard to read."""
     if sys.stdout.isatty():
         print("\n".join(map(printable, sentence.splitlines())), file=sys.stderr, flush=True)
 
 
 def failed(error: RfrError) -> int:
-    """Report a problem that was noticed before anything runs, in the end as the JSON object of the last line.
+    """Report an error that was found before anything ran; print it as the JSON object of the last line.
 
-    :returns: the exit code
+    :return: the exit code
     """
     _tell(str(error))
     print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}), flush=True)
@@ -211,11 +218,12 @@ def main(
 ) -> int:
     """Run the document at ``path``; the last line on stdout is a JSON object. Return the exit code.
 
+    :param began: start of the process, on the monotonic clock
     :param open_token_store: opens the control store at the URL in the document, to keep refresh tokens
-    :param open_history: opens it for the history tables of a catalog
+    :param open_history: opens the history tables of a catalog, with the control store at that URL
     """
     save_memory()
-    # The handler of last resort writes to what standard error is then: the bar puts itself in its place.
+    # logging.lastResort looks sys.stderr up at each write, so the progress bar, which replaces it, gets its lines.
     assert logging.lastResort is not None
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", handlers=[logging.lastResort]

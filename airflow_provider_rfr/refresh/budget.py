@@ -1,9 +1,9 @@
 """The request budget that all streams and tasks of an application share, and the signal that ends their round.
 
-The driver holds the budget. Executors ask it over an authenticated connection: for a permit for each request if there
-is a rate to keep; for the tokens of logins and OAuth2 grants, which the driver obtains for all tasks; and a few times a
-second they send a heartbeat. It reports idle threads to the driver, and brings back penalties (a 429 slows down all
-tasks) and the round's end.
+The driver holds the budget, and each task has an authenticated connection to it. Over this connection, a task asks for
+a permit for each request if the rate is limited, and for the tokens of logins and OAuth2 grants, which the driver
+obtains for all tasks. A few times a second, the task sends a heartbeat, which reports its idle threads. The answer says
+how long to pause (a 429 slows down all tasks), and whether the round is over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_provider_rfr.streams.tokens import AccessToken, Credential, LatestT
 
 HEARTBEAT_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
-# Many heartbeats: a process on a busy machine misses some, and must not ask the ledger each time.
+# Much longer than a heartbeat: on a busy machine some are late, and each suspected sleep costs a look at the ledger.
 _SLEPT_SECONDS = 3.0
 _TOKEN_POLL_SECONDS = 0.1
 _TaskKey: TypeAlias = tuple[str, int]
@@ -32,11 +32,11 @@ _TaskKey: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A report of a task about itself.
+    """A report of a task about its work.
 
     :ivar queued: partitions that none of its threads has begun
     :ivar idle: threads without work
-    :ivar bytes: of the records that it has read
+    :ivar bytes: bytes of the records that it has read
     """
 
     stream: str
@@ -47,31 +47,31 @@ class Heartbeat:
 
 
 class Budget(Protocol):
-    """The budget as a task uses it."""
+    """The interface by which a task uses the budget."""
 
     def reserve(self) -> float:
-        """Take a permit; return the seconds after which it is valid."""
+        """Take a permit for one request; return the seconds after which it is valid."""
 
     def paused(self) -> float:
         """Return the seconds for which no request may be sent."""
 
     def penalize(self, seconds: float) -> None:
-        """Let no task send a request for so many seconds."""
+        """Pause the requests of all tasks for so many seconds."""
 
     def heartbeat(self, heartbeat: Heartbeat) -> bool:
         """Report the task's state; return whether the round is over."""
 
     def is_ours(self) -> bool:
-        """Tell whether this attempt still holds the refresh; a process that slept asks."""
+        """Tell whether no other attempt has taken the refresh over; asked after this process was suspended."""
 
 
 class DriverBudget:
-    """The budget in the driver; thread-safe.
+    """The budget in the driver, which also ends rounds early; thread-safe.
 
-    A round ends early where a task has been idle for a second while another has partitions that it has not begun, or
-    where a stream has been read to its end for a second: it waits for the round's end to be published.
+    A round ends early if a task has been idle for a second while another has partitions that it has not begun. It also
+    ends early if all tasks of a stream ended a second ago: the stream can be published only after the round.
 
-    :param requests_per_second: over all streams; None for no limit
+    :param requests_per_second: limit over all streams; None for no limit
     """
 
     def __init__(self, requests_per_second: float | None) -> None:
@@ -87,14 +87,14 @@ class DriverBudget:
         self._closed = threading.Event()
 
     def limit(self, requests_per_second: float) -> None:
-        """Keep this rate, too. The lowest one counts for all streams, because those of a document share an API."""
+        """Lower the limit to this rate. It holds for all streams, because those of a document share an API."""
         with self._lock:
             self.requests_per_second = min(requests_per_second, self.requests_per_second or requests_per_second)
 
     def add_stream(self, stream: str, is_ours: Callable[[], bool]) -> None:
         """Add a stream that is read in rounds.
 
-        :param is_ours: looks into the stream's ledger whether this attempt still holds the refresh
+        :param is_ours: tells by the stream's ledger whether this attempt still holds the refresh
         """
         self._owners[stream] = is_ours
 
@@ -134,7 +134,7 @@ class DriverBudget:
         return self._closed.is_set()
 
     def done(self, stream: str, task: int) -> None:
-        """Record that the task has ended: its threads are idle."""
+        """Record that the task has ended; its threads count as idle."""
         with self._lock:
             now = time.monotonic()
             self._queued[stream, task] = 0
@@ -144,7 +144,7 @@ class DriverBudget:
                 self._ended.setdefault(stream, now)
 
     def open_round(self, tasks: Iterable[tuple[str, int]]) -> None:
-        """Begin a round: forget the one before.
+        """Begin a round, and reset the state of the one before.
 
         :param tasks: stream and number of each task
         """
@@ -155,7 +155,7 @@ class DriverBudget:
             self._running = set(tasks)
             self._closed.clear()
             if self.requests_per_second:
-                # Readers that the last round's end interrupted had reserved permits, and sent nothing with them.
+                # Give permits back: readers that the last round's end interrupted had reserved some, and sent nothing.
                 self._next = min(self._next, time.monotonic() + 1.0 / self.requests_per_second)
 
     def close_round(self) -> None:
@@ -166,7 +166,7 @@ class DriverBudget:
 class StreamBudget:
     """The budget for requests of one stream that the driver sends outside of rounds.
 
-    :param is_ours: as of :class:`Budget`
+    :param is_ours: see :meth:`Budget.is_ours`
     """
 
     def __init__(self, budget: DriverBudget, is_ours: Callable[[], bool] = lambda: True) -> None:
@@ -180,19 +180,21 @@ class StreamBudget:
 
 
 class BudgetServer:
-    """A server of a :class:`DriverBudget` for executors, until it is closed.
+    """A server that gives executors access to a :class:`DriverBudget`.
 
     :param host: address at which executors reach the driver
-    :param bind: address on which the driver listens, if that is another one
+    :param secret: key by which driver and executors authenticate each other
+    :param bind: address on which the driver listens, if it is another one than ``host``
     """
 
     def __init__(self, budget: DriverBudget, host: str, secret: bytes, *, bind: str | None = None) -> None:
         self._budget = budget
         self._secret = secret
         self._closed = threading.Event()
-        # Of the requests that obtain tokens, which keep the same rate.
+        # The context of requests that obtain tokens, so that they keep the same rate.
         self._context = ReadContext(limiter=BudgetLimiter(StreamBudget(budget), stop := threading.Event()), stop=stop)
-        # Without authkey: accept() would ask for it, and a peer that does not answer would keep all others waiting.
+        # Without authkey: accept() would check it, and a peer that does not answer would block all others. Each peer
+        # is checked in a thread of its own.
         self._listener = Listener((bind or host, 0), backlog=128)
         port = self._listener.address[1]
         self._address = (host, port)
@@ -200,11 +202,11 @@ class BudgetServer:
 
     @property
     def address(self) -> BudgetAddress:
-        """Return the address at which tasks of a round that begins now reach the budget."""
+        """Return the address of the budget for the tasks of a new round; it tells whether the rate is limited now."""
         return BudgetAddress(self._address, self._secret, self._budget.requests_per_second is not None)
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Accept no more connections, and stop requests that obtain tokens."""
         self._closed.set()
         self._context.stop.set()
         self._listener.close()
@@ -214,7 +216,7 @@ class BudgetServer:
             try:
                 connection = self._listener.accept()
             except OSError:
-                # Closed; or a peer that hung up before it was accepted, which must not end the service to the others.
+                # The listener was closed; or a peer hung up before it was accepted, which must not end the service.
                 if self._closed.wait(0.05):
                     return
                 continue
@@ -245,7 +247,7 @@ class BudgetServer:
             connection.close()
 
     def _token(self, key: str, refused: str | None) -> AccessToken | BaseException | None:
-        """Return a credential's token, or the error of obtaining it; None while it is obtained."""
+        """Return a credential's token, or the error of obtaining it as a value; None while it is being obtained."""
         credential = find_credential(key)
         if credential is None:
             return ConfigurationError(
@@ -255,7 +257,7 @@ class BudgetServer:
             )
         try:
             return credential.token_if_ready(refused, self._context)
-        # As a value: raised here, it would end the connection, and with it the round of the task.
+        # Returned as a value: if it was raised here, it would end the connection, and with it the task's round.
         except Exception as error:  # noqa: BLE001 - the task raises it
             return task_error(error)
 
@@ -264,7 +266,9 @@ class BudgetServer:
 class BudgetAddress:
     """The address at which an executor reaches the driver's budget.
 
-    :ivar limited: whether there is a rate to keep, so that every request needs a permit
+    :ivar address: host and port
+    :ivar secret: key by which driver and executor authenticate each other
+    :ivar limited: whether the rate is limited, so that every request needs a permit
     """
 
     address: Any
@@ -272,12 +276,15 @@ class BudgetAddress:
     limited: bool
 
     def connect(self, stream: str) -> _RemoteBudget:
-        """Open a connection for a task of the stream; raise OSError when the driver has ended."""
+        """Open a connection for a task of the stream.
+
+        :raises OSError: the driver has ended
+        """
         return _RemoteBudget(Client(self.address, authkey=self.secret), self.limited, stream)
 
 
 class _RemoteBudget:
-    """The driver's budget over a connection; thread-safe. A lost connection ends the round."""
+    """A client of the driver's budget; thread-safe. A lost connection counts as the end of the round."""
 
     def __init__(self, connection: Connection, limited: bool, stream: str) -> None:
         self._connection = connection
@@ -288,14 +295,14 @@ class _RemoteBudget:
         self._tokens: dict[str, LatestToken] = {}
 
     def reserve(self) -> float:
-        # Without a rate there is no permit to take, and the pause that the last heartbeat brought is known here.
+        # Without a limit no call is needed: the last heartbeat brought the pause.
         return float(self._call("reserve")) if self._limited else self.paused()
 
     def paused(self) -> float:
         return max(0.0, self._blocked_until - time.monotonic())
 
     def penalize(self, seconds: float) -> None:
-        # Here first, so that the other threads of this process pause even if the driver's answer takes long.
+        # Set here first, so that the other threads of this process pause even if the driver's answer takes long.
         self._blocked_until = max(self._blocked_until, time.monotonic() + seconds)
         self._call("penalize", seconds)
 
@@ -311,12 +318,12 @@ class _RemoteBudget:
     def is_ours(self) -> bool:
         try:
             return bool(self._call("is_ours", self._stream))
-        # Without its driver, nobody could commit what this task would read.
+        # The driver has ended, so nobody would commit what this task reads.
         except (EOFError, OSError):
             return False
 
     def token(self, credential: Credential, refused: str | None, context: Reader) -> AccessToken:
-        """Return a token from the driver; wait for it without blocking the connection.
+        """Return a token from the driver. Poll for it, so that other threads can use the connection meanwhile.
 
         :raises AuthenticationError: the driver can't obtain one
         :raises ReadInterrupted: the reader was stopped
@@ -330,31 +337,32 @@ class _RemoteBudget:
             assert isinstance(answer, AccessToken)
             return answer
 
-        # Not the credential's own, which may be the driver's. One thread asks, the others get its answer.
+        # Not the credential's own LatestToken, which may be the driver's. One thread asks, the others get its answer.
         return self._tokens.setdefault(credential.key, LatestToken()).get(refused, context, ask)
 
     def close(self) -> None:
-        """Close the connection, by which the driver knows that the task is done."""
+        """Close the connection, which tells the driver that the task is done."""
         self._connection.close()
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        # One call at a time: answers have no number, so only their order says to which call they belong.
+        # One call at a time: answers have no request id, so only their order says to which call they belong.
         with self._lock:
             self._connection.send((name, *arguments))
             return self._connection.recv()
 
 
 class SleepClock:
-    """A detector of sleep: this process was stopped, or its machine suspended; thread-safe."""
+    """A detector of times in which this process was stopped or its machine suspended; thread-safe."""
 
-    # A stopped process misses seconds of the monotonic clock, one on a suspended machine those of the wall clock.
+    # Both clocks are needed: the monotonic clock runs while a process is stopped, and may stand still while the machine
+    # is suspended. The wall clock runs then, but can be set back.
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = time.monotonic(), time.time()
 
     def slept(self) -> bool:
-        """Tell whether more time passed since the last call than between two heartbeats.
+        """Tell whether more than three seconds passed since the last call.
 
         Call it a few times a second.
         """
@@ -366,8 +374,8 @@ class SleepClock:
 class BudgetLimiter:
     """The limiter that streams call before each request.
 
-    A process that slept first checks that the refresh is still its own: if another attempt took over meanwhile, each
-    further request would be in vain.
+    After a sleep, it first checks whether another attempt took the refresh over. Then further requests would be in
+    vain, so it stops the readers.
     """
 
     def __init__(self, budget: Budget, stop: threading.Event) -> None:
@@ -381,15 +389,15 @@ class BudgetLimiter:
         while wait > 0:
             if self._stop.wait(wait):
                 raise ReadInterrupted("the round ended while a request waited for its turn")
-            # A penalty may have come meanwhile, which holds back permits that were granted before it.
+            # A penalty that came meanwhile also delays permits that were granted before it.
             wait = self._budget.paused()
-        # After the wait, right before the request: the process may have slept while it waited for its turn.
+        # Checked after the wait, right before the request: the process may have slept while it waited.
         self.look()
         if self._stop.is_set():
             raise ReadInterrupted("the round ended")
 
     def look(self) -> None:
-        """Stop the readers if this process slept and lost the refresh; called several times a second."""
+        """Stop the readers if another attempt took over while this process slept; call it several times a second."""
         with self._looking:
             if self._clock.slept() and not self._budget.is_ours():
                 self._stop.set()

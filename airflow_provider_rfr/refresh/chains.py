@@ -1,8 +1,8 @@
-"""Chains of pages inside a task: which pages may be requested next, which count, and which thread requests them.
+"""Chains of pages inside a task, and the scheduler that decides which thread requests which page next.
 
-A chain is serial: the token of a page comes with the page before it. Where the stream knows the token of any position,
-further pages are requested ahead; they count in order, and only if the page before names the token that they were
-requested with. A token or page that comes twice means that the chain would never end.
+A chain is serial: the token of a page comes with the page before it. If the stream is addressable, so that the token of
+any position can be computed, further pages are requested ahead. They count in order, and only if the page before
+returns the token that they were requested with. A token or page that comes twice means that the chain would never end.
 
 A thread stays with its chain until the chain ends, so that few are open at once: each open addressable chain costs one
 overlap check after a crash. Idle threads read addressable chains ahead.
@@ -38,12 +38,13 @@ from airflow_provider_rfr.streams.paged import PageGuard
 _log = logging.getLogger(__name__)
 
 _MAX_RESTARTS = 3
-#: Statuses by which APIs refuse a cursor that has expired.
+#: HTTP statuses by which APIs refuse a cursor that has expired.
 _REFUSED_CURSOR = frozenset({400, 404, 410, 422})
+# Bytes of waiting records from which a flush is due at once.
 _FULL_BYTES = 32 * 1024 * 1024
-# Of records that a task holds or has asked for. The parsed form of a page takes several times as much.
+# Limit of the records that a task holds or has requested, in bytes of JSON. Parsed pages take several times as much.
 _MOST_BYTES = 64 * 1024 * 1024
-# So many are requested before the first one shows how large pages are.
+# Limit of the pages in flight until the first one shows how large pages are.
 _FIRST_PAGES = 4
 
 
@@ -75,13 +76,13 @@ class OverlapCheck:
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """The state of a chain besides its cursor, as it goes to a task and comes back; the ledger does not hold it.
+    """The state of a chain besides its cursor. It travels to a task and back; the ledger does not hold it.
 
-    :ivar seen: marks (eight bytes each) of the tokens and page contents that the chain had
-    :ivar overlap: the check that is due; set once an attempt, on addressable chains that have pages
+    :ivar seen: digests (eight bytes each) of the tokens and page contents that the chain had
+    :ivar overlap: the overlap check that is due; set once per attempt, for addressable chains that have pages
     :ivar restarts: chains that this attempt opened for the partition
-    :ivar asked: the next page was empty when it was first requested; the second answer counts
-    :ivar streak: pages at the cursor that are empty, and that repeat the page before them
+    :ivar asked: whether the next page was empty when it was first requested; the second answer counts
+    :ivar streak: how many of the last pages in a row were empty, and how many repeated the page before them
     """
 
     seen: bytes = b""
@@ -93,9 +94,9 @@ class ChainState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """One open partition as a task gets it.
+    """An open partition, as it is sent to a task.
 
-    :ivar resumed: an earlier attempt read all pages so far, so the cursor may have expired since
+    :ivar resumed: whether an earlier attempt read all pages so far, so that the cursor may have expired since
     """
 
     ordinal: int
@@ -111,7 +112,7 @@ class PartitionProgress:
     """The position at which a task left a partition.
 
     :ivar error: why the partition can't continue in this attempt, None if it can
-    :ivar overran: the round ended while a page of it was in flight
+    :ivar overran: whether the round ended while one of its pages was in flight, or waited for a retry
     """
 
     ordinal: int
@@ -123,7 +124,7 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class _PageRequest:
-    """One page to be requested; ``number`` counts from 1, 0 is the overlap check."""
+    """A request for one page; ``number`` counts from 1, and 0 is the overlap check."""
 
     chain: Chain
     chain_number: int
@@ -133,19 +134,19 @@ class _PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """A page with its row, which is built outside of the scheduler's lock."""
+    """A page with its ledger row, which is built outside of the scheduler's lock."""
 
     row: PageRow
     page: Page
 
 
 class Chain:
-    """The state of one partition; not thread-safe, the scheduler holds its lock around every call.
+    """The live chain of one partition. Not thread-safe: the scheduler holds its lock around every call.
 
-    :param token_at: the token of a position, for addressable streams; None for the others
-    :param on_repeated_page: as the option: ``fail``, ``accept`` or ``end``
-    :param page_size: records of a full page, if known
-    :param max_empty_pages: pages without records that may follow each other
+    :param token_at: returns the token of a position, from 0; None for streams that are not addressable
+    :param on_repeated_page: the option of that name: ``fail``, ``accept`` or ``end``
+    :param page_size: number of records of a full page, if known
+    :param max_empty_pages: how many pages without records may follow each other
     """
 
     def __init__(
@@ -196,17 +197,17 @@ class Chain:
 
     @property
     def reads_ahead(self) -> bool:
-        """Tell whether another thread may request a page besides the one that is due."""
+        """Tell whether other threads may request pages ahead of the one that is due."""
         return self._token_at is not None
 
     @property
     def early_bytes(self) -> int:
-        """Return the bytes of records in pages that wait for an earlier one."""
+        """Return the bytes of records in pages that arrived before an earlier page."""
         return sum(page.row.size for page in self._ready.values() if isinstance(page, FetchedPage))
 
     @property
     def changed(self) -> bool:
-        """Tell whether the driver has to know the partition's result in this task."""
+        """Tell whether the task has to report the partition to the driver."""
         restarted = self.number != self.work.cursor.chain
         checked = self.work.state.overlap is not None and self.overlap is None
         return bool(restarted or self._delivered or self.error or self.overran or self._guard.asked or checked)
@@ -219,7 +220,8 @@ class Chain:
             return None if self.busy else self._request(0, decode_token(self.overlap.token_in))
         head = self.pages + 1
         if head in self._ready:
-            # Empty, and so is the chain's end if the page behind it is empty as well.
+            # The due page came empty, and waits for the page after it, which was requested ahead: if that is empty,
+            # too, the chain ends here. Otherwise the due page is requested again.
             if head + 1 in self._in_flight:
                 return None
             del self._ready[head]
@@ -237,8 +239,8 @@ class Chain:
             self._in_flight.discard(request.number)
 
     def deliver(self, request: _PageRequest, outcome: FetchedPage | BaseException) -> list[PageRow]:
-        """Take a page or its error; return the rows that now count, in order."""
-        # It was requested before the chain started again, so its row would belong to a chain that does not count.
+        """Take a page, or the error of its request; return the rows that count from now on, in order."""
+        # The page was requested before the chain restarted, so its row belongs to a chain that does not count.
         if request.chain_number != self.number:
             return []
         self._in_flight.discard(request.number)
@@ -248,7 +250,7 @@ class Chain:
             if self._is_doubtful(following):
                 if self.pages + 2 in self._in_flight:
                     break
-                # An empty page behind it, which was requested ahead, is the second answer.
+                # If the page after it, which was requested ahead, came empty as well, that is the second answer.
                 self._guard.asked = self._is_empty(self.pages + 2)
             self._ready.pop(self.pages + 1)
             if isinstance(following, BaseException):
@@ -258,7 +260,7 @@ class Chain:
         return rows
 
     def _is_doubtful(self, outcome: FetchedPage | BaseException) -> bool:
-        """Tell whether the next page is empty and has to be confirmed, if it was requested with the right token."""
+        """Tell whether the due page, requested with the right token, is empty and has to be confirmed."""
         return (
             isinstance(outcome, FetchedPage)
             and self._guard.is_doubtful(outcome.page)
@@ -270,7 +272,7 @@ class Chain:
         return isinstance(page, FetchedPage) and not (page.row.record_count or page.page.received)
 
     def check_overlap(self, request: _PageRequest, page: Page, policy: str) -> bool:
-        """Compare the re-read page with the committed one; True if the chain starts again.
+        """Compare a page that was read again with its committed version; return True if the chain restarts.
 
         :param policy: ``on_source_change`` of the options
         """
@@ -291,9 +293,10 @@ class Chain:
         return True
 
     def has_expired(self, request: _PageRequest, error: BaseException) -> bool:
-        """Tell whether an API probably refused a cursor for its age.
+        """Tell whether the API probably refused a cursor because it has expired.
 
-        That is so for the first request of a chain that another attempt read, where the cursor is more than a number.
+        That is assumed of the first request on a chain that an earlier attempt read. Tokens of addressable streams are
+        computed, and do not expire.
         """
         return (
             isinstance(error, SourceError)
@@ -332,7 +335,7 @@ class Chain:
         return _PageRequest(self, self.number, number, token)
 
     def _window(self, window: int) -> int:
-        """Return how far ahead pages may be requested: up to the API's total, else no further than was read already."""
+        """Return how many pages may be in flight at once: up to the API's total, else as many as were read already."""
         if self._token_at is None or not self.pages or self._guard.asked or self._token_at(self.pages) != self.token:
             return 1
         if self._total is not None:
@@ -340,10 +343,10 @@ class Chain:
         return min(window, self.pages)
 
     def _accept(self, fetched: FetchedPage) -> PageRow | None:
-        """Move on behind the next page and return its row; None if the page does not count."""
+        """Move the cursor past the due page and return its row; None if the page does not count."""
         row = fetched.row
         if row.token_in != encode_token(self.token):
-            # It was requested ahead, and the page before it names another token.
+            # The page was requested ahead, and the page before it returned another token.
             return None
         if self._guard.doubts(fetched.page):
             return None
@@ -352,7 +355,8 @@ class Chain:
         if self._is_repeated(row):
             return None
         if row.fetched_at <= self.fetched_at:
-            # Of equal versions of a record the later page's wins, also where pages were read ahead or by other clocks.
+            # Times increase along a chain, whatever clocks and order pages were read by: of two versions of a record
+            # with equal cursor values, the one that was fetched later wins at the publish.
             row = replace(row, fetched_at=self.fetched_at + 1)
         self.pages = row.page
         self.records += row.record_count
@@ -366,13 +370,13 @@ class Chain:
         return row
 
     def _ended_by_repeat(self, row: PageRow, page: Page) -> PageRow:
-        """Return the row as the chain's last one, where a repeat is the end of the chain.
+        """Return the row; if the page is a repeat that means the end of the chain, mark it as the last one.
 
-        Behind the last page by the API's count, that is a repeat of any page; with the option ``end``, a repeat of the
-        page before it, or a page that names itself as the next one.
+        After the last page by the API's count, a repeat of any page means the end. With ``on_repeated_page: end``, so
+        does a repeat of the page before it, or a page that names itself as the next one.
         """
         is_end = self._on_repeated_page == "end"
-        # A mark is made only where it decides: each page comes by here, under the scheduler's lock.
+        # The digest is computed only if it matters: this runs for each page, under the scheduler's lock.
         is_known = page.is_beyond and row.record_count > 0 and mark_of(f"c{row.checksum}") in self._seen_set
         if is_known or (is_end and self._repeats_last(row)):
             nothing = encode_records(())
@@ -392,16 +396,16 @@ class Chain:
         return row
 
     def _repeats_last(self, row: PageRow) -> bool:
-        """Tell whether a page has the records of the page before it, whose last mark is that of its records."""
+        """Tell whether a page has the same records as the page before it, whose last digest is that of its records."""
         return bool(row.record_count and self._seen and self._seen[-1] == mark_of(f"c{row.checksum}"))
 
     def _is_repeated(self, row: PageRow) -> bool:
-        """Remember a page; return True if it came before, and the chain starts again or ends with an error."""
+        """Remember a page's token and records. If they came before, restart or fail the chain, and return True."""
         marks = marks_of(row.page, row.token_in, row.token_out, row.checksum if row.record_count else None)
         accepted = mark_of(f"c{row.checksum}") if self._on_repeated_page == "accept" else None
         repeated = next((name for mark, name in marks.items() if mark in self._seen_set and mark != accepted), None)
         if repeated is not None and not self.restarts:
-            # One bad answer may have caused a loop, and may be committed already: so start again, once per attempt.
+            # One wrong answer may have caused the loop, and may be committed already: so restart, once per attempt.
             self.restart()
             return True
         if repeated is not None:
@@ -428,9 +432,9 @@ class Scheduler:
 
     :param window: pages of one chain that may be requested at once
     :param max_bytes: bytes of records after which no new page is handed out
-    :param on_source_change: what a differing overlap check does: ``restart``, ``fail`` or ``accept``
+    :param on_source_change: the option of that name: ``restart``, ``fail`` or ``accept``
     :ivar closing: whether the round is ending
-    :ivar full: set while so many bytes wait that they should be flushed before their time
+    :ivar full: set while so many bytes wait that a flush is due at once
     """
 
     def __init__(
@@ -459,9 +463,9 @@ class Scheduler:
         self.figures = TaskFigures()
 
     def next_request(self, last: Chain | None) -> _PageRequest | None:
-        """Return the next page for a thread that read ``last``; None at the end.
+        """Return the next request for a thread that last read a page of ``last``; None when there is nothing left.
 
-        The call blocks while other threads may still open work, and while the task holds too many bytes.
+        Block while pages of other threads may lead to further requests, and while the task holds too many bytes.
         """
         has_waited = False
         with self._changed:
@@ -470,7 +474,7 @@ class Scheduler:
                 if self._has_memory() and (request := self._claim(last)) is not None:
                     self._busy_threads += 1
                     if has_waited and self._idle_threads:
-                        # There may be a page for one more.
+                        # There may be a page for another idle thread.
                         self._changed.notify()
                     return request
                 if not self._fresh and not any(chain.open for chain in self._running):
@@ -491,7 +495,7 @@ class Scheduler:
             number, pages = chain.number, chain.pages
             rows = [] if self._frozen else chain.deliver(request, fetched)
             if chain.number != number:
-                # A page was repeated, and the chain starts again: all that it had is fetched twice.
+                # A page was repeated, and the chain restarts: all its pages are fetched again.
                 self.figures += TaskFigures(refetched=pages + len(rows))
             if rows:
                 size = sum(row.size for row in rows)
@@ -503,7 +507,7 @@ class Scheduler:
                 self.closing |= self.figures.bytes >= self._max_bytes
                 if self._ready_bytes >= _FULL_BYTES:
                     self.full.set()
-            # Each thread that is woken takes the lock and the interpreter, so no more than can be of use.
+            # Each thread that is woken takes the lock and the interpreter, so wake only as many as may find work.
             if self.closing or not chain.open or chain.number != number or is_first:
                 self._changed.notify_all()
             elif chain.reads_ahead:
@@ -530,7 +534,7 @@ class Scheduler:
                 self.figures += TaskFigures(refetched=chain.pages)
                 chain.restart()
             elif expired and request.number > chain.pages + 1:
-                # Requested ahead: it is requested again in its turn, and only then starts the chain again.
+                # The page was requested ahead. It is requested again when it is due, and may restart the chain then.
                 chain.release(request)
             elif chain.has_expired(request, error):
                 _log.warning(
@@ -549,8 +553,8 @@ class Scheduler:
     def release(self, request: _PageRequest, *, backed_off: bool = False) -> None:
         """Release the page of a reader that was interrupted; the page counts as never requested.
 
-        :param backed_off: it waited to repeat a request. The partition then goes to the slow-page lane, because a
-            round can't wait for that, and a later round would begin the wait from the start
+        :param backed_off: whether the reader waited for a retry. The partition then goes to the slow-page lane, because
+            a round can't wait that long, and a later round would begin the wait anew
         """
         with self._changed:
             request.chain.release(request)
@@ -587,9 +591,9 @@ class Scheduler:
             return len(self._fresh), self._idle_threads, self.figures.bytes
 
     def progress(self) -> list[PartitionProgress]:
-        """Return the positions of all partitions that changed. A later page does not count, so they stay true."""
+        """Return the progress of all partitions that changed. It stays true, because later pages are ignored."""
         with self._changed:
-            # A reader that was left behind may deliver later; the driver would then continue from an older position.
+            # A reader that hangs may deliver later. Its page would be flushed, but is not in this progress.
             self.closing = self._frozen = True
             for chain in self._all:
                 chain.overran = chain.open and (chain.busy or chain.backed_off)
@@ -600,7 +604,7 @@ class Scheduler:
         return self._largest_page is not None and 4 * self._window * self._largest_page <= _MOST_BYTES
 
     def _has_memory(self) -> bool:
-        """Tell whether one more page may be requested, if it is as large as the largest so far."""
+        """Tell whether there is memory for one more page, if it is as large as the largest so far."""
         if self._has_room_for_all() or not (self._busy_threads or self._ready_bytes):
             return True
         if self._largest_page is None:
@@ -609,6 +613,7 @@ class Scheduler:
         return self._ready_bytes + early + (self._busy_threads + 1) * self._largest_page <= _MOST_BYTES
 
     def _claim(self, last: Chain | None) -> _PageRequest | None:
+        """Claim a page of the thread's own chain, else of one that no thread has begun, else ahead in any chain."""
         if last is not None and (request := last.claim(1)) is not None:
             return request
         while self._fresh:
@@ -623,7 +628,7 @@ class Scheduler:
         return None
 
     def _located(self, error: BaseException, chain: Chain, number: int) -> BaseException:
-        """Return the error with its partition and page, fit to travel to the driver and into a log."""
+        """Return the error with its partition and page, picklable and without secrets."""
         portable = portable_error(error, self._secrets)
         if isinstance(portable, SourceError) and portable.partition is None:
             portable.partition, portable.page = chain.work.key, number

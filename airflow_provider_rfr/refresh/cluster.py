@@ -1,4 +1,4 @@
-"""Spark, as far as a refresh needs it: start in the background, run one function per task, collect results once.
+"""Access to Spark for a refresh: Spark starts in the background, and a job runs one function in each of its tasks.
 
 Jobs are RDD jobs, because the first SQL job of an application costs seconds more and nothing here is a query.
 ``collect`` gives each task's result exactly once, also when tasks are retried or run twice.
@@ -6,8 +6,8 @@ Jobs are RDD jobs, because the first SQL job of an application costs seconds mor
 pandas is kept out: PyArrow imports it, where it is installed, as soon as a process makes an array, which takes a second
 in every worker.
 
-Imports no package beside the standard library and PySpark, because a Python that lacks packages has to import this
-module to name them.
+This module needs no package besides the standard library and PySpark, because a Python that lacks the tasks' packages
+has to import it to report which ones are missing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _REMEDY: Final = "set spark.pyspark.python to a Python on the executors' machine
 _LOOK_SECONDS: Final = 10.0
 _REPORT_SECONDS: Final = 60.0
 DRIVER_BYTES: Final = 16 * 1024 * 1024
-"""Up to here, a load is published by the driver where Spark is not up when everything is read."""
+"""Bytes of ledger files up to which the driver publishes a load itself, if everything is read before Spark is up."""
 _BYTES_A_THREAD: Final = 1024 * 1024
 _BYTES_A_TASK: Final = 64 * 1024 * 1024
 
@@ -112,7 +112,7 @@ def freeze_modules() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _TaskFailure:
-    """An error that ended a task, and would end it again."""
+    """A permanent error of a task: the task would fail with it again."""
 
     error: BaseException
 
@@ -120,7 +120,7 @@ class _TaskFailure:
 def equal_shares(items: Iterable[_T], least: int, size_of: Callable[[_T], int]) -> list[list[_T]]:
     """Divide items into shares of about equal size, for one task each.
 
-    :param least: shares, as long as there are so many items; there are more where there is much
+    :param least: number of shares, if there are so many items; large data is divided into more, of about 64 MiB each
     :param size_of: returns an item's bytes
     """
     ordered = sorted(items, key=size_of, reverse=True)
@@ -135,9 +135,9 @@ def equal_shares(items: Iterable[_T], least: int, size_of: Callable[[_T], int]) 
 
 
 class DriverJobs:
-    """Jobs that the driver runs itself.
+    """A runner of jobs on threads of the driver.
 
-    :ivar cores: tasks that run at the same time
+    :ivar cores: number of tasks that run at the same time
     """
 
     def __init__(self, cores: int) -> None:
@@ -150,15 +150,16 @@ class DriverJobs:
 
 
 class Cluster:
-    """The Spark application; :meth:`start` returns at once, the first :meth:`run` after it waits for Spark.
+    """The Spark application; :meth:`start` returns at once, and the first :meth:`run` waits until Spark is up.
 
     :param settings: Spark settings for an application that this process starts itself
-    :param preload: load the tasks' modules before local workers fork, without pandas; not where user code runs
+    :param preload: whether the tasks' modules are loaded before local workers fork, without pandas; not for sources
+        that run user code
     :param executor_wait: seconds after which a job without executors is an error; None for no limit
-    :param always: run all jobs on Spark, also where the driver would be done sooner than Spark is up
+    :param always: whether all jobs run on Spark, even if the driver would be done before Spark is up
     :ivar is_started: whether Spark was started, or is being started
-    :ivar submitted: jobs so far
-    :ivar running: tasks of the jobs that have not ended
+    :ivar submitted: number of jobs so far
+    :ivar running: number of tasks in jobs that have not ended
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class Cluster:
         threading.Thread(target=self._start, name="rfr-spark-start", daemon=True).start()
 
     def jobs_for(self, size: int) -> Cluster | DriverJobs:
-        """Return the runner of a publish: Spark, for which this waits, or the driver where that is done sooner.
+        """Return the runner of a publish: the driver if that is faster than to wait for Spark, else Spark once up.
 
         :param size: bytes of the ledger's files
         :raises SparkJobError: Spark did not start
@@ -205,7 +206,7 @@ class Cluster:
 
     @property
     def context(self) -> SparkContext:
-        """Return the Spark context: start it, wait for it, and raise the error of its start."""
+        """Return the Spark context: start Spark if necessary, wait for it, and raise the error of its start."""
         self.start()
         self.ready.wait()
         if self._error is not None:
@@ -250,8 +251,8 @@ class Cluster:
     def run(self, function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
         """Run ``function`` once for each item, each in a task of its own; return the results in the items' order.
 
-        An error that the same task would meet again does not make Spark repeat the task: it comes back as a value, and
-        is raised here. What may pass (the network, memory) makes Spark repeat the task, as often as it is set up to.
+        A permanent error does not make Spark repeat the task: the task returns it as a value, and it is raised here. A
+        transient error (network, memory) makes Spark repeat the task, as often as Spark is configured to.
         """
         if not items:
             return []
@@ -271,7 +272,7 @@ class Cluster:
             return _results(rdd.mapPartitions(_in_worker(function)).collect())
 
     def stop(self) -> None:
-        """End the application, unless it was there before; a local one ends with this process."""
+        """Stop Spark, unless another program in this process started it; a local Spark ends with this process."""
         if self.ready.is_set() and self._context is not None and not (self.is_local or self._is_guest):
             self._context.stop()
 
@@ -280,14 +281,14 @@ class Cluster:
             from pyspark import SparkConf, SparkContext
 
             if self._preload:
-                # Spark's first call asks this module whether there is NumPy. The real one imports pandas and unittest
-                # for the answer, a second of a short refresh; and no NumPy value is handed to Spark in a process that
-                # runs no user code.
+                # PySpark's first call imports this module to see if NumPy is installed. The real one imports pandas and
+                # unittest for that, which takes a second. This substitute says no: a process that runs no user code
+                # hands no NumPy value to Spark.
                 answer = ModuleType("pyspark.testing.utils")
                 answer.have_numpy = False  # type: ignore[attr-defined]
                 sys.modules.setdefault(answer.__name__, answer)
             if is_submitted():
-                # Its settings are in the JVM, and SparkConf sees them only when connected.
+                # spark-submit's settings are in the JVM, and SparkConf sees them only once it is connected.
                 SparkContext._ensure_initialized()
             conf = SparkConf()
             for key, value in self._defaults(conf).items():
@@ -314,7 +315,7 @@ class Cluster:
 
 
 def _ship_package(context: SparkContext) -> None:
-    """Let executors have this package where it was loaded from an archive that spark-submit was not given."""
+    """Send this package to executors if it was loaded from an archive that spark-submit does not distribute."""
     loader = globals()["__loader__"]
     if isinstance(loader, zipimport.zipimporter):
         archive = loader.archive
@@ -328,7 +329,7 @@ def is_submitted() -> bool:
 
 
 def task_attempt() -> int:
-    """Return how often Spark ran the present task before, also side by side; 0 outside of a task."""
+    """Return how often Spark began the present task before, speculative copies included; 0 outside of a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -337,7 +338,7 @@ def task_attempt() -> int:
 
 @contextmanager
 def _readable_errors(context: SparkContext | None = None) -> Iterator[None]:
-    """Raise errors of the JVM as one sentence."""
+    """Shorten errors of the JVM that are raised inside to one sentence."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - raised again, as what caused it
@@ -345,7 +346,7 @@ def _readable_errors(context: SparkContext | None = None) -> Iterator[None]:
 
 
 def _spark_error(error: BaseException, context: SparkContext | None = None) -> BaseException:
-    """Return the error of a call of the JVM as one sentence; other errors are unchanged."""
+    """Return an error of the JVM, shortened to one sentence; return any other error unchanged."""
     problem = spark_problem(error)
     if problem is None:
         return error
@@ -371,9 +372,9 @@ def _results(results: Iterable[_R | _TaskFailure]) -> list[_R]:
 
 
 def _outcome(function: Callable[[_T], _R], item: _T) -> _R | _TaskFailure:
-    """Run a task; return its result, or the error that would end it again.
+    """Run a task; return its result, or a permanent error as a value.
 
-    :raises Exception: what may pass
+    :raises Exception: a transient error, so that Spark repeats the task
     """
     try:
         return function(item)
@@ -385,7 +386,7 @@ def _outcome(function: Callable[[_T], _R], item: _T) -> _R | _TaskFailure:
 
 def _in_worker(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R | _TaskFailure]]:
     def run(items: Iterator[_T]) -> Iterator[_R | _TaskFailure]:
-        # In every task: a worker of an executor that came later must know it, too.
+        # Called in every task, because workers of executors that join later have to be patched, too.
         read_archives_once()
         for item in items:
             yield _outcome(function, item)
@@ -412,23 +413,25 @@ def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseExc
 
 
 def task_error(error: BaseException) -> BaseException:
-    """Return a task's error, fit to travel to the driver; secrets are taken out there."""
+    """Return a task's error in a form that can be pickled; the driver redacts secrets in it."""
     if isinstance(error, RfrError):
         return portable_error(error)
     return error if _travels(error) else SparkJobError(f"a task failed: {type(error).__name__}: {error}")
 
 
 def may_pass(error: BaseException) -> bool:
-    """Tell whether a task with this error may succeed when Spark repeats it: network, object store, memory."""
+    """Tell whether an error is transient, so that a repeated task may succeed: network, object store, memory."""
     if isinstance(error, RfrError):
         return False
-    # PyArrow's errors of an object store have no errno; those of a local disk (full, read-only) have, and come again.
+    # PyArrow's errors of an object store have no errno; those of a local disk (full, read-only) have one, and are
+    # permanent.
     return isinstance(error, (ConnectionError, TimeoutError, EOFError, MemoryError)) or (
         isinstance(error, OSError) and error.errno is None
     )
 
 
 def _travels(error: BaseException) -> bool:
+    """Tell whether the error can be pickled without a change of its text."""
     try:
         return str(pickle.loads(pickle.dumps(error))) == str(error)
     except Exception:  # noqa: BLE001 - however pickling fails, the error can't travel
@@ -438,7 +441,7 @@ def _travels(error: BaseException) -> bool:
 def check_packages() -> None:
     """Check that this Python has the packages of tasks.
 
-    :raises PreflightError: naming all that it lacks
+    :raises PreflightError: packages are missing; it lists all of them
     """
     missing = [package for module, package in EXECUTOR_PACKAGES.items() if find_spec(module) is None]
     if missing:
@@ -449,7 +452,7 @@ def check_packages() -> None:
 
 
 def python_error(problem: str, context: SparkContext | None) -> PreflightError | None:
-    """Return the error where Spark's problem is the executors' Python; None for any other problem."""
+    """Return the error and its remedy if Spark can't run the executors' Python; None for any other problem."""
     if "PYTHON_VERSION_MISMATCH" not in problem and "Cannot run program" not in problem:
         return None
     executable = f" {context.pythonExec}" if context is not None else ""
@@ -463,10 +466,10 @@ def python_error(problem: str, context: SparkContext | None) -> PreflightError |
 
 @contextmanager
 def executors_awaited(context: SparkContext, limit: float | None) -> Iterator[None]:
-    """Cancel the jobs of the block if there is no executor for so many seconds, and say so each minute until then.
+    """Cancel the application's jobs if there is no executor for ``limit`` seconds; warn each minute until then.
 
-    :param limit: None: wait for ever
-    :raises SparkJobError: no executor came
+    :param limit: seconds; None for no limit
+    :raises SparkJobError: the jobs were cancelled
     """
     if str(context.master).startswith("local"):
         yield
@@ -503,7 +506,7 @@ def executors_awaited(context: SparkContext, limit: float | None) -> Iterator[No
 
 def _executors(context: SparkContext) -> list[Any]:
     """Return the executors that there are now, and the driver."""
-    # Of the JVM's status store: what SparkContext's status tracker returns has neither ids nor cores.
+    # From the JVM's status store, because the executors of SparkContext's status tracker have neither ids nor cores.
     executors = context._jsc.sc().statusStore().executorList(True)
     return [executors.apply(index) for index in range(executors.size())]
 

@@ -27,10 +27,10 @@ class ColumnRules:
     """A stream's rules for its columns.
 
     :ivar declared: columns of its ``json_schema`` and ``columns``; None without a ``json_schema``
-    :ivar hints: columns of its ``columns``
-    :ivar infers: whether fields beside the declared ones become columns
-    :ivar constants: by name, values of columns besides the stream's that are the same in all rows; a null, like a field
-        without any value, makes no column
+    :ivar hints: columns of its ``columns``, by name
+    :ivar infers: whether fields besides the declared ones become columns
+    :ivar constants: values of additional columns that are the same in all rows, by name; a null makes no column, like a
+        field without any value
     """
 
     declared: pa.Schema | None
@@ -54,13 +54,15 @@ class ColumnRules:
             declared = pa.schema(list({**columns, **hints}.values()))
         infers = declared is None or stream.additional_fields == "keep"
         rules = cls(declared, hints, infers, constants or {})
+        # Computed only for its errors.
         rules.columns(SeenColumns())
         return rules
 
     def columns(self, seen: SeenColumns, present: Mapping[str, pa.Field] = {}) -> pa.Schema:
         """Return the columns of the rows: declared ones first, then others in the order of the source, then constants.
 
-        :param present: columns of the table, for fields whose only values are empty lists or objects
+        :param present: the table's columns by name. Fields whose only values are empty lists or objects get their types
+            from these
         :raises ConfigurationError: a constant has the name of a column of the stream
         """
         columns = self.declared if self.declared is not None else pa.schema([])
@@ -88,7 +90,7 @@ class ColumnRules:
 
 
 def misfits_in_words(rows: TypedRows) -> str:
-    """Return the values of one page that do not fit their columns: the first ones, and how many more there are."""
+    """Describe the values of one page that do not fit their columns: the first ones, and how many more there are."""
     named = "; ".join(
         f"record {offender.record}: {offender.column} is the {_KINDS.get(offender.value[0], 'number')}"
         f" {offender.value}, expected {offender.expected}"

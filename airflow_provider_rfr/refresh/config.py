@@ -1,4 +1,4 @@
-"""The configuration document of a refresh, as a user writes it and as the operator ships it; and the secrets in it."""
+"""The configuration document of a refresh, written by a user or by the operator, and the secrets in it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class RefreshOptions(_Document):
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"constants.{name}: is not a finite number; write another one, or null")
         if self.constants and self.replace_where is not None:
-            # It loads PyIceberg, for which no other parse of a DAG has to wait.
+            # Imported here, because it loads PyIceberg, which would slow down the parsing of every other DAG.
             from airflow_provider_rfr.lake.row_filter import equalities
 
             for name, value in equalities(self.replace_where):
@@ -138,7 +138,7 @@ class RefreshOptions(_Document):
 
 
 class _ReferredSecret(SecretStr):
-    """A secret that the document only refers to; it is redacted whatever its property's name."""
+    """A secret that replaced a reference in the document; it is redacted, whatever the name of its property."""
 
 
 class _LakeDocument(_Document):
@@ -167,11 +167,11 @@ class _LakeDocument(_Document):
         return texts
 
     def plain_properties(self) -> dict[str, str]:
-        """Return the properties as PyIceberg wants them; they may hold secrets."""
+        """Return the properties as plain text, for PyIceberg; they may contain secrets."""
         return {key: value.get_secret_value() for key, value in self.properties.items()}
 
     def referred_secrets(self) -> list[str]:
-        """Return the values that the document only refers to."""
+        """Return the values that replaced references in the document."""
         return [value.get_secret_value() for value in self.properties.values() if isinstance(value, _ReferredSecret)]
 
 
@@ -243,7 +243,7 @@ class _AirflowRun(_Document):
     try_number: int | None = None
 
     def for_webhooks(self) -> dict[str, Any]:
-        """Return the known fields that webhooks name."""
+        """Return the fields that webhooks name; those without a value are left out."""
         return self.model_dump(exclude={"try_number"}, exclude_none=True)
 
 
@@ -337,7 +337,7 @@ class RefreshConfig(_Document):
         return table_of(stream, self.target)
 
     def mapped_tables(self) -> dict[str, str]:
-        """Return the tables of those streams whose own names are not valid names of tables."""
+        """Return the tables, by stream, of streams whose own names are not valid names of tables."""
         tables = tables_of(self.streams, self.target)
         return {name: table for name, table in tables.items() if table != self.target.replace(STREAM_PLACE, name)}
 
@@ -345,14 +345,15 @@ class RefreshConfig(_Document):
 def parse_config(document: Any, origin: str = "config", *, may_refer: bool = True) -> RefreshConfig:
     """Resolve the secrets to which ``{env: NAME}`` and ``{file: PATH}`` refer, and validate the document.
 
-    :param origin: how errors call the document
-    :param may_refer: whether it may have references; never where it is of a run of Airflow
-    :raises ConfigurationError: with every mistake in it
+    :param origin: name of the document in errors
+    :param may_refer: whether references are resolved; those in the document of an Airflow run never are
+    :raises ConfigurationError: the document is wrong; it lists every mistake
     """
     if not isinstance(document, Mapping):
         raise ConfigurationError(origin, "must be a mapping", "write source, streams, target, lake, options")
     whole, run = dict(document), document.get("run")
-    # Under Airflow, secrets are connections; and a user who may edit one must not read files of the driver by it.
+    # Under Airflow, secrets are in connections. A user who may edit one must not be able to read the driver's files by
+    # a reference.
     if may_refer and not (isinstance(run, Mapping) and run.get("airflow")):
         problems: list[str] = []
         secret_type: Callable[[str], Any]
@@ -374,7 +375,10 @@ def parse_config(document: Any, origin: str = "config", *, may_refer: bool = Tru
 
 
 def parse_options(options: Mapping[str, Any]) -> RefreshOptions:
-    """Validate the options alone, as the operator does while a DAG is parsed."""
+    """Validate the options alone, as the operator does while a DAG is parsed.
+
+    :raises ConfigurationError: an option is wrong; it lists every mistake
+    """
     try:
         return RefreshOptions.model_validate(dict(options))
     except ValidationError as error:
@@ -385,7 +389,10 @@ def parse_options(options: Mapping[str, Any]) -> RefreshOptions:
 
 
 def read_config(path: str) -> RefreshConfig:
-    """Read a YAML or JSON file; raise :class:`ConfigurationError` that names it."""
+    """Read and validate the document in a YAML or JSON file.
+
+    :raises ConfigurationError: the file can't be read, or its document is wrong; it names the file
+    """
     return parse_config(read_document(Path(path), "--config"), str(path))
 
 
@@ -418,10 +425,11 @@ def is_reference(value: Any) -> bool:
 
 
 def resolve_references(value: Any, place: str, problems: list[str], secret_type: Callable[[str], Any] = str) -> Any:
-    """Replace references in the value by the secrets; add those that can't be resolved to ``problems``.
+    """Replace references in the value by the secrets; add a problem for each one that can't be resolved.
 
-    :param place: of the value in its document, for the problems
-    :param secret_type: makes a secret of its text
+    :param place: path of the value in its document, for the problems
+    :param problems: list that problems are added to
+    :param secret_type: converts the text of a secret
     """
     if isinstance(value, list):
         return [

@@ -1,7 +1,7 @@
-"""Values of a cursor column: as Arrow arrays that can be compared, and as the text that a state keeps.
+"""Conversions of cursor values: into a comparable form, and into the text that a state keeps.
 
-Moments become microseconds since 1970, integers stay integers, and texts are compared by their UTF-8 bytes. A value
-that can't be read as such is null: it is of no use as a cursor.
+The comparable form of a moment is microseconds since 1970, of an integer the integer, and of a text its UTF-8 bytes. A
+value that can't be parsed becomes null: it is of no use as a cursor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SCALE: Final = {"epoch": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1}
 
 
 def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
-    """Return the column's values in a type whose order is that of the cursor; null where a value is none.
+    """Return the column's values in their comparable form; null for a value that can't be parsed.
 
     :return: int64, decimal128(38, 0) or large_binary
     :raises ConfigurationError: the column's type can't be a cursor of that kind
@@ -48,7 +48,7 @@ def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
         if pa.types.is_decimal(kind) and kind.scale == 0:
             return array.cast(_MANY_DIGITS)
     if column.kind == "datetime" and (moments := _moments(array, column)) is not None:
-        # As by a number in another unit than the format says.
+        # Other moments come from a number that is in another unit than the format says.
         is_moment = pc.and_(pc.greater_equal(moments, _FIRST), pc.less_equal(moments, _LAST))
         return pc.if_else(is_moment, moments, None)
     raise ConfigurationError(
@@ -59,10 +59,10 @@ def comparable(values: pa.ChunkedArray, column: CursorColumn) -> pa.Array:
 
 
 def _moments(array: pa.Array, column: CursorColumn) -> pa.Array | None:
-    """Return moments as microseconds; None for a type that has none."""
+    """Return moments as microseconds since 1970; None if the array's type can't hold moments."""
     kind = array.type
     if pa.types.is_date(kind):
-        # The midnight with which the day begins in the cursor's time zone, as of a text.
+        # A date is the midnight at which it begins in the cursor's time zone, as it is for a date in text form.
         array, kind = array.cast(pa.date32()).cast(pa.timestamp("us")), pa.timestamp("us")
     if pa.types.is_timestamp(kind):
         moments = array.cast(pa.timestamp("us", kind.tz))
@@ -76,7 +76,10 @@ def _moments(array: pa.Array, column: CursorColumn) -> pa.Array | None:
 
 
 def _scaled(array: pa.Array, scale: int) -> pa.Array:
-    """Return seconds, or parts of them, as microseconds; null where these are beyond 64 bits."""
+    """Return numbers of an epoch format as microseconds; null if these are beyond 64 bits.
+
+    :param scale: microseconds in a unit of the format
+    """
     if pa.types.is_floating(array.type):
         values = pc.round(pc.multiply(array.cast(pa.float64()), float(scale)))
         return pc.if_else(pc.less(pc.abs(values), _LARGEST), values, None).cast(pa.int64())
@@ -95,13 +98,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _read_distinct(array: pa.Array, read: Callable[[str], int | None]) -> pa.Array:
-    """Read distinct texts one by one: a column of moments repeats few of them, and their forms may differ."""
+    """Parse each distinct text once, because texts repeat; one by one, because their formats may differ."""
     encoded = array.dictionary_encode()
     numbers = pa.array([read(text) for text in encoded.dictionary.to_pylist()], pa.int64())
     return numbers.take(encoded.indices)
 
 
 def _moment_reader(column: CursorColumn) -> Callable[[str], int | None]:
+    """Return a function that parses a text to microseconds since 1970; it returns None if no format fits."""
     zone = zone_of(column.timezone)
 
     def parse(text: str, form: str) -> int:
@@ -129,7 +133,7 @@ def moment_in(value: Any) -> datetime:
 
 
 def text_of(value: Any, column: CursorColumn) -> str:
-    """Return a comparable value as the text that a state keeps."""
+    """Return the text by which a state keeps a comparable value."""
     if column.kind == "datetime":
         return write_moment(moment_in(value))
     return value.decode() if column.kind == "text" else str(int(value))
@@ -138,7 +142,7 @@ def text_of(value: Any, column: CursorColumn) -> str:
 def value_of(text: str, column: CursorColumn) -> Any:
     """Return the comparable value of a state's text.
 
-    :raises SyncStateError: it is none
+    :raises SyncStateError: the text is not of the cursor's type
     """
     try:
         if column.kind == "datetime":
@@ -149,9 +153,9 @@ def value_of(text: str, column: CursorColumn) -> Any:
 
 
 def check_past(value: Any, column: CursorColumn, now: datetime) -> None:
-    """Check that a state's comparable value is not later than now, so that a sync from it on misses no change.
+    """Check that a state's comparable value is no moment in the future: syncs would miss all changes until then.
 
-    :raises SyncStateError: it is later by more than clocks may differ
+    :raises SyncStateError: it is more than an hour later than ``now``
     """
     if column.kind == "datetime" and value > (now + _CLOCKS_APART - _EPOCH) // _TICK:
         raise SyncStateError(
@@ -161,7 +165,7 @@ def check_past(value: Any, column: CursorColumn, now: datetime) -> None:
 
 
 def comparable_text(text: str, column: CursorColumn) -> Any:
-    """Return the comparable value of a text as another tool or a source writes it; None if it is none."""
+    """Return the comparable value of a text that another tool or a source wrote; None if it can't be parsed."""
     if column.kind == "text":
         return text.encode()
     if column.kind == "integer":

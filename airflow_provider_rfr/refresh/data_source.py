@@ -1,6 +1,6 @@
-"""A stream as Spark's data source ``rfr`` reads it: its options, its columns, its partitions, its pages as batches.
+"""The implementation of Spark's data source ``rfr``: options, columns, partitions and record batches of a stream.
 
-There is no ledger: each action reads the API again. The classes that Spark knows are in the top-level module
+There is no ledger: each action reads the API again. The classes that Spark calls are in the top-level module
 ``pyspark_rfr``.
 """
 
@@ -38,7 +38,7 @@ _MOST_OFFENDERS: Final = 3
 def schema_of(options: Mapping[str, str]) -> StructType:
     """Return the columns of the stream: declared ones, or inferred from the first page that has records.
 
-    :raises ConfigurationError: an option or the source is wrong, or nothing says which columns there are
+    :raises ConfigurationError: an option or the source is wrong, or no columns are declared and none can be inferred
     :raises SourceError: the first page can't be read
     """
     source = _source(options)
@@ -46,7 +46,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
         stream = load_stream(source, options["stream"])
         rules = ColumnRules.of(stream)
         columns = rules.columns(_first_columns(as_paged(stream)) if rules.infers else SeenColumns())
-        # A later page may have the fields that the source gives a type.
+        # Fields that the source gives a type are columns even if the first page lacks them: a later page may have them.
         columns = pa.schema([*columns, *(hint for name, hint in rules.hints.items() if name not in columns.names)])
         if not columns.names:
             problem = f"no partition of {stream.name} has a record on its first page, to infer the columns from"
@@ -57,6 +57,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def _first_columns(stream: PagedStream) -> SeenColumns:
+    """Infer the columns from the first page of the first partition in which that page has records."""
     for ordinal, stream_slice in enumerate(unique_slices(stream)):
         page = next(iter_pages(stream, stream_slice), None)
         if page is not None and page.records:
@@ -70,9 +71,10 @@ def _page_of(stream: Stream, partition: Mapping[str, Any], number: int, page: Pa
 
 @dataclass(frozen=True, slots=True)
 class StreamScan:
-    """A stream that Spark reads into columns; picklable.
+    """A scan of a stream by Spark; picklable.
 
-    :ivar source: holds secrets, so it is left out of ``repr``
+    :ivar source: the source with its secrets, so it is left out of ``repr``
+    :ivar layout: the columns of the DataFrame
     """
 
     source: Mapping[str, Any] = field(repr=False)
@@ -83,14 +85,14 @@ class StreamScan:
     def of(cls, options: Mapping[str, str], schema: StructType) -> StreamScan:
         """Return the scan of the stream that the options name.
 
-        :param schema: of the DataFrame
+        :param schema: columns of the DataFrame
         :raises ConfigurationError: an option, the source or the schema is wrong
         """
         source = _source(options)
         layout = RowLayout.of(schema)
         with _without_secrets(source):
             stream = load_stream(source, options["stream"])
-            # Executors on other machines have no files of the source.
+            # The content of the source's files travels along, because executors on other machines lack the files.
             return cls(dict(stream.source_for_executors(source)), stream.name, layout)
 
     def slices(self) -> list[dict[str, Any]]:
@@ -172,7 +174,7 @@ def _mapping(options: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def _marked_secrets(source: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the places of fields in the configuration that the source itself calls secret."""
+    """Return the paths of configuration fields that the source declares as secret."""
     if "manifest" in source:
         from airflow_provider_rfr.streams.airbyte.spec import secret_places, written_specification
 
@@ -183,7 +185,7 @@ def _marked_secrets(source: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _named_secrets(config: Mapping[str, Any], *above: str) -> Iterator[tuple[str, ...]]:
-    """Yield the places of texts in the configuration that are secret by their names."""
+    """Yield the paths of configuration fields that are secret, going by their names."""
     for name, value in config.items():
         if isinstance(value, Mapping) and not is_reference(value):
             yield from _named_secrets(value, *above, str(name))
@@ -192,7 +194,7 @@ def _named_secrets(config: Mapping[str, Any], *above: str) -> Iterator[tuple[str
 
 
 def _literals(value: Any, *above: str) -> Iterator[tuple[str, ...]]:
-    """Yield the places of values that are no references."""
+    """Yield the paths of values that are not references to secrets."""
     if is_reference(value):
         return
     if isinstance(value, Mapping):
@@ -208,7 +210,7 @@ def _shown(place: str, remedy: str) -> ConfigurationError:
 
 @contextmanager
 def _without_secrets(source: Mapping[str, Any]) -> Iterator[None]:
-    """Raise errors without the secrets, and without the errors that led to them: Spark shows the whole chain."""
+    """Redact secrets in errors that are raised inside, and drop their causes: Spark shows the whole chain."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One refresh of one stream, from opening to publish."""
+"""The refresh of one stream, from opening to publish."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ _LONGEST_FACT = 200
 class Refresh:
     """The refresh of one stream into one target.
 
-    :param rounds: of the application
+    :param rounds: the rounds that the streams of the application share
     :param origin: the source as :func:`~airflow_provider_rfr.streams.loader.load_stream` reads it
     :param report: called after each commit of a round
-    :param read_parent: as of :class:`ReadContext`
+    :param read_parent: see :class:`ReadContext`
     :ivar figures: filled by :meth:`run`, also where it raises
     """
 
@@ -108,13 +108,13 @@ class Refresh:
             rounds.budget.limit(self._options.requests_per_second)
         limiter = BudgetLimiter(StreamBudget(rounds.budget), self._stopping)
         self._stream.bind(ReadContext(limiter, self._stopping, read_parent=read_parent))
-        # Before a page is read: columns that no table can have, a key and a filter over columns that the rows lack.
+        # Checked before a page is read: columns that no table can have, a key or a filter with columns that rows lack.
         self._rules = ColumnRules.of(self._stream, self._options.constants)
         if self._rules.declared is not None and not self._rules.infers:
             key_columns(self._stream.primary_key, self._rules.declared)
             if part is not None:
                 check_filter(str(self._options.replace_where), self._rules.columns(SeenColumns()))
-        # Executors on other machines have no files of the source.
+        # The content of the source's files travels along, because executors on other machines lack the files.
         self._source = dict(stream.source_for_executors(origin))
         name = config.target_of(stream.name)
         self._catalog = catalog
@@ -137,7 +137,7 @@ class Refresh:
 
         :raises FencedError: another attempt took over
         :raises RefreshFailedError: partitions could not be read
-        :raises RefreshStoppedError: the driver had to end
+        :raises RefreshStoppedError: the driver was asked to stop
         """
         with self._failure_recorded():
             with self._phase("wait"):
@@ -149,8 +149,8 @@ class Refresh:
             with ledger_heartbeat(self.ledger, self._options):
                 with self._phase("read"):
                     self._read(book)
-                # Under the heartbeat: a cluster may give its first executors later than another run waits for a silent
-                # one.
+                # Inside the heartbeat: a cluster may take so long to give its first executors that another run would
+                # take this one for dead.
                 with self._phase("spark_start"):
                     jobs = self._rounds.cluster.jobs_for(self.ledger.held.bytes)
                 reads_changes = self._sync is not None and not self._sync.is_full
@@ -165,9 +165,9 @@ class Refresh:
                             self._refused_under = self._prints.rules
                         raise
             with self._phase("publish"):
-                # Before older generations are dropped, which may take long: a run that looks at the ledger should see
-                # the publish. If this process dies before the mark, the next attempt finds the publish in the target,
-                # and sets the mark.
+                # The ledger is marked before older generations are dropped, which may take long, so that other runs see
+                # the publish. If this process dies before that, the next attempt finds the publish in the target, and
+                # marks the ledger.
                 self._mark_published(outcome)
                 self._take_outcome(outcome)
                 self.ledger.collect()
@@ -194,7 +194,7 @@ class Refresh:
         except Exception as error:
             secrets, ended = secrets_of(self._config), error
             if isinstance(error, (SparkJobError, ReadInterrupted)) and self._stopping.is_set():
-                # The signal that stops the driver stops its Spark, too, and the job fails for a reason of its own.
+                # The signal that stops the driver also stops its Spark, so the job fails with an error of its own.
                 ended = RefreshStoppedError(
                     f"{self.figures.stream}: stopped; what was read is kept, the next attempt continues"
                 )
@@ -202,7 +202,7 @@ class Refresh:
             try:
                 self.ledger.end(redact(f"{type(ended).__name__}: {ended}", secrets), outcome, self._refused_under)
             except FencedError as fenced:
-                # Another attempt took over, which explains the error, too.
+                # Another attempt took over: that is the reason for the first error, too.
                 raise fenced from error
             except Exception as failure:  # noqa: BLE001 - each catalog fails in its own way
                 _log.warning("the end of this attempt can't be recorded (%s)", redact(str(failure), secrets))
@@ -211,7 +211,11 @@ class Refresh:
             raise
 
     def _wait_for_others(self) -> None:
-        """Wait until no other run refreshes this table, as ``on_busy`` says."""
+        """Wait until no other run refreshes this table, as ``on_busy`` says.
+
+        :raises RefreshBusyError: another run does, and ``on_busy`` is ``fail``
+        :raises RefreshStoppedError: the driver was asked to stop meanwhile
+        """
         other, logged = OtherRun(self.figures.target, self._config.run.key, self._options), False
         while (why := other.must_wait(self.ledger.header, lambda: self.ledger.has_ended)) is not None:
             if not logged:
@@ -223,10 +227,10 @@ class Refresh:
             self._target.reload()
 
     def _open(self) -> PartitionBook | None:
-        """Open a generation or take one over; None if it is published already."""
+        """Open a generation or take one over; return None if this run has published it already."""
         run, header = self._config.run, self.ledger.header
         outcome = None if header is None else self._landed(header)
-        # What another run has published is not begun any more, even where its header does not say so yet.
+        # A generation that another run has published is not open, even if its header does not say so yet.
         has_ended = outcome is not None and header is not None and run.key not in (None, header.run_key)
         prints, base = self._plan_sync(None if has_ended else header)
         window = None if self._sync is None else self._sync.window
@@ -235,7 +239,7 @@ class Refresh:
         )
         _log.info("%s: %s", self.figures.target, decision.reason)
         if outcome is not None and header is not None and header.state is RefreshState.OPEN:
-            # The attempt that published it did not come to marking it so.
+            # The attempt that published it ended before it could mark the ledger.
             self._mark_published(outcome)
         if decision.opening is Opening.NEW:
             slices = (stream_slice.partition for stream_slice in unique_slices(self._stream, self._changed_slices()))
@@ -256,16 +260,16 @@ class Refresh:
         return self._resume()
 
     def _landed(self, header: LedgerHeader) -> PublishOutcome | None:
-        """Return the outcome of a generation that is published on the target, whatever its header says."""
+        """Return the outcome of the header's generation if the target shows its publish, whatever the header says."""
         publication = self._target.published(self.ledger.id)
         if publication is None or publication.generation != header.generation:
             return None
         return outcome_of(publication, header)
 
     def _check_sync(self) -> None:
-        """Check that the stream can be read incrementally, where that is asked for.
+        """Check that the stream can be read incrementally, if the document asks for that; parse the window.
 
-        :raises ConfigurationError: it can't be
+        :raises ConfigurationError: it can't be, or the window is wrong
         """
         if self._config.sync != "incremental":
             return
@@ -286,10 +290,12 @@ class Refresh:
             )
 
     def _plan_sync(self, header: LedgerHeader | None) -> tuple[Fingerprints, str | None]:
-        """Choose between the changes, a window and all records; return the fingerprints, and the digest of the state
-        that is continued, or that has to stay until a part is published.
+        """Choose whether to read changes, a window or all records; return the fingerprints and the base state's digest.
 
-        A full refresh that was begun is finished first, whichever kind of sync finds it.
+        The base state is the state that a sync continues. For the refresh of a part it is the table's present state,
+        which must not change before the publish. There is none for a window, and for a full refresh of all rows.
+
+        A full refresh that was begun is finished first, even by an incremental sync.
         """
         definition = self._stream, self._relocations, self._options, self._target.columns
         full = fingerprints_of(*definition)
@@ -304,7 +310,7 @@ class Refresh:
             elif state is None and window is None and self._target.has_lost_state:
                 raise SyncStateError(_LOST_STATE.format(table=self.figures.target))
         if read is not None:
-            # The state has the API's name also while the control store is away.
+            # While the control store is unavailable, the API's name is known from the state alone.
             upstream = upstream or (None if state is None else state.rules.get("upstream"))
             self._sync = SyncPlan(read, rules_of(self._stream, read, upstream), state, window)
             self._sync.check(self.figures.target)
@@ -317,10 +323,10 @@ class Refresh:
         return self._prints, None if state is None or window is not None else state.digest
 
     def _state_of(self, upstream: str | None) -> SyncState | None:
-        """Return the table's state; None if there is none, or if it is another API's.
+        """Return the table's state; None if there is none, or if its rows are from another API.
 
         :param upstream: name of the API, if the connection led to another one before
-        :raises SyncStateError: the rows may be another API's, and only a window is to be read
+        :raises SyncStateError: the rows may be from another API, and only a window is to be read
         """
         state = self._target.sync_state()
         if upstream is None or (state is not None and state.rules.get("upstream") == upstream):
@@ -332,7 +338,7 @@ class Refresh:
         return None
 
     def _check_columns(self, cursor: str) -> None:
-        """Check that the table has the columns by which its rows are found.
+        """Check that the table has the columns of the primary key and of the cursor, by which a merge finds rows.
 
         :raises ConfigurationError: it lacks one, so that each record would be taken for a new row
         """
@@ -345,7 +351,7 @@ class Refresh:
             )
 
     def _changed_slices(self) -> Iterable[Mapping[str, Any]] | None:
-        """Return the slices of a sync that reads changes; None for those of the whole stream."""
+        """Return the slices that ask for changes, or for the window; None to read the whole stream."""
         if self._sync is not None and self._sync.window is not None:
             return self._sync.read.window_slices(self._sync.window)
         if self._sync is None or self._sync.state is None:
@@ -353,7 +359,7 @@ class Refresh:
         return self._sync.slices(self._sync.state, datetime.now(timezone.utc))
 
     def _labels(self) -> dict[str, Any]:
-        """Return the attempt's fields of the header that do not describe its work."""
+        """Return the header fields that name the source, the mode of publish and the task of the attempt."""
         run, task = self._config.run.airflow, {"dag_id", "dag_run_id", "task_id", "map_index", "try_number"}
         is_first_sync = self._config.sync == "incremental" and self._sync is not None and self._sync.is_full
         return {
@@ -365,7 +371,7 @@ class Refresh:
         }
 
     def _described_source(self) -> dict[str, str | None]:
-        """Return the fields of the header that describe the source, without secrets and without an address's path."""
+        """Return the header fields that describe the source, without secrets and without the path of an address."""
         stream, secrets = self._stream, secrets_of(self._config)
         facts = {
             "stream": stream.name,
@@ -376,6 +382,7 @@ class Refresh:
         return {name: cut(redact(fact, secrets), _LONGEST_FACT) if fact else None for name, fact in facts.items()}
 
     def _resume(self) -> PartitionBook:
+        """Take over the open generation, and restore the state of its open chains."""
         self.figures.resumed = True
         book = self.ledger.take_over(self._prints.publish, self._config.run.key, self._labels())
         table = self.ledger.read_pages()
@@ -386,7 +393,7 @@ class Refresh:
         return book
 
     def _read(self, book: PartitionBook) -> None:
-        # Of the driver's own requests, which list the partitions.
+        # The errors that were retried when the driver listed the partitions.
         self.ledger.note_retried(self._stream.context.retried.counts())
         reader = StreamReader(
             self.ledger,
@@ -440,8 +447,8 @@ class Refresh:
 def refuses_generation(error: BaseException) -> bool:
     """Tell whether a publish of the same rows would fail with this error again.
 
-    Errors of the machine and the network pass; any other error that is not of this package is taken to be about the
-    rows.
+    Errors of the machine and the network are transient; any other error that is not of this package is taken to be
+    about the rows.
     """
     if isinstance(error, RfrError):
         return error.refuses_generation
@@ -453,15 +460,15 @@ def _has_begun_in_full(
 ) -> bool:
     """Tell whether an incremental sync has to finish a full refresh first.
 
-    :param is_first: the table has no state, so the sync reads everything itself
+    :param is_first: whether the table has no state, so that the sync reads everything anyway
     """
     if header is None or header.state is not RefreshState.OPEN or header.base_state is not None:
         return False
-    # What a guard refused is published by a refresh of its own kind alone, whatever this sync's guards say. One that is
-    # too old would be read anew, whole.
+    # A generation that a guard refused is left to full refreshes, whatever the guards of this sync are. One that is too
+    # old to be resumed would be read again as a whole.
     if not is_first and (header.refused_under is not None or idle_seconds(header) > resume_within):
         return False
-    # One that was to append would replace the table's rows here, so it is left to a refresh of its kind.
+    # A generation with mode append would replace the table's rows here, so it is left to full refreshes that append.
     return header.read_fingerprint == full.read and (is_first or header.mode is None)
 
 
@@ -478,9 +485,10 @@ def _within_limits(options: RefreshOptions, stream: PagedStream) -> RefreshOptio
 
 
 def _failure(stream: str, book: PartitionBook) -> BaseException:
-    """Return the attempt's error.
+    """Return the error of an attempt in which partitions failed.
 
-    Return the partitions' own error if they share one that is not of the source, else a list of their errors.
+    If all failed with the same class of error, and it is not one of the source, return the first of them; else return
+    an error that lists all.
     """
     first = next(iter(book.failed.values()))
     if len({type(error) for error in book.failed.values()}) == 1 and not isinstance(

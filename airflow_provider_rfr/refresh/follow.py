@@ -1,4 +1,4 @@
-"""Following of a refresh: by its ledgers, with changes by an attempt and a line for each round; and by a drawn bar."""
+"""Progress of a refresh for those who watch it: a poller of its ledgers, and a progress bar for a terminal."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _RUN_KEY = f"{PREFIX}run-key"
-"""In the summary of the target's commits: the run that made them."""
+"""Property in the snapshot summaries of the target: key of the run that made the commit."""
 _FIGURES_OF_COMMIT = ("generation", "pages", "rows", "attempts", "partitions")
 
 
 class Outages:
-    """Subjects that can't be used now, which never fails a refresh.
+    """The services that are unavailable at present. Their errors are shown, and never fail a refresh.
 
-    An outage is shown once, by the class of its error alone: the text may hold addresses with credentials.
+    An outage is shown once, and only by the class of its error: the message may contain addresses with credentials.
 
-    :param show: takes one line of text
-    :param shows_ends: show the end of an outage, too, and the next one again
-    :param quotable: errors whose texts may be shown
+    :param show: called with one line of text
+    :param shows_ends: whether the end of an outage is shown, too; then the next outage is shown again
+    :param quotable: classes of errors whose messages may be shown
     """
 
     def __init__(
@@ -58,7 +58,11 @@ class Outages:
         self._shown: set[str] = set()
 
     def guard(self, subject: str, verb: str, action: Callable[[], _T]) -> _T | None:
-        """Return the result of an action; None if it fails."""
+        """Return the result of an action; None if it fails.
+
+        :param subject: the service, as the shown line names it
+        :param verb: participle of the action, such as ``read``
+        """
         problem = f"{subject} can't be {verb}"
         try:
             result = action()
@@ -76,7 +80,7 @@ class Outages:
 
 @dataclass(frozen=True, slots=True)
 class ProgressPoint:
-    """Progress of one table's refresh at some moment, small enough to travel with a deferred task."""
+    """The progress of one table's refresh at one moment, small enough to be stored with a deferred task."""
 
     generation: int
     epoch: int
@@ -90,13 +94,13 @@ class ProgressPoint:
 
 
 class LedgerFollower:
-    """The ledgers of one refresh, as its attempt changes them. Not thread-safe.
+    """A poller of the ledgers of one refresh, which notices the commits of its attempt. Not thread-safe.
 
-    :param settings: returns the lake's settings; asked again after each failure, since they may have been corrected
+    :param settings: returns the lake's settings; called again after each failure, since they may have been corrected
     :param replace_where: the part of the targets, as in the refresh's options
-    :param show: takes one line for each round that ended
-    :ivar before: header of each table at the first look that succeeded; None where it had no ledger
-    :ivar headers: header of each table at the last look that succeeded
+    :param show: called with a line of text when a round has ended
+    :ivar before: header of each table at the first successful poll; None for a table without a ledger
+    :ivar headers: header of each table at the last successful poll
     """
 
     def __init__(
@@ -122,17 +126,17 @@ class LedgerFollower:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether the last look at each table succeeded; a table without a ledger counts as read."""
+        """Tell whether the last poll of each table succeeded; a table without a ledger counts as read."""
         return not self._unread
 
     def begin(self) -> dict[str, ProgressPoint | None]:
-        """Look for the first time, and return how far each table is; None also where that can't be read."""
+        """Poll for the first time; return the progress of each table, None if it has no ledger or can't be read."""
         self.poll()
         before = {table: self.before.setdefault(table, None) for table in self.tables}
         return {table: None if header is None else ProgressPoint.of(header) for table, header in before.items()}
 
     def poll(self) -> bool:
-        """Look at every table; tell whether the attempt has changed any since the last look."""
+        """Read the header of every table; tell whether the attempt has changed any since the last poll."""
         for table in self.tables:
             self.outages.guard(f"the ledger of {table}", "read", partial(self.read, table))
         return self.advance()
@@ -153,7 +157,7 @@ class LedgerFollower:
         return header
 
     def advance(self) -> bool:
-        """Compare the newest headers with the last ones; tell whether any has changed, with a line for each round."""
+        """Compare the headers with those of the last call; tell whether any changed, and show a line for new rounds."""
         changed = False
         for table, header in self.headers.items():
             if table not in self.before:
@@ -168,14 +172,14 @@ class LedgerFollower:
         return changed
 
     def checkpoint(self) -> dict[str, dict[str, Any]]:
-        """Return counts and pointer of each table that the attempt has changed."""
+        """Return the progress of each table that the attempt has changed, with the id and snapshot of its ledger."""
         return {
             table: {**progress.checkpoint(), "pointer": self._pointers.get(table)}
             for table, progress in list(self._shown.items())
         }
 
     def is_published(self, run_key: str) -> bool:
-        """Tell whether this run has published every table, as of the last look."""
+        """Tell whether this run has published every table, as of the last poll."""
         headers = [self.headers.get(table) for table in self.tables]
         return all(header is not None and _is_published(header, run_key) for header in headers)
 
@@ -231,9 +235,9 @@ def _is_published(header: LedgerHeader, run_key: str) -> bool:
 
 
 class Bar:
-    """Lines of a terminal that are drawn again and again, one for each table; other text stands above them.
+    """A progress display in a terminal, with a line for each table below all other output; thread-safe.
 
-    Thread-safe. Until the first table has a line, there is one without a table.
+    Until the first table has a line, there is a line without a table.
     """
 
     def __init__(self, bars: Bars) -> None:
@@ -242,13 +246,13 @@ class Bar:
         self._lines = {"": bars.add_task("", total=None, text="")}
 
     def say(self, text: str) -> None:
-        """Show this, unless a table has a line already."""
+        """Show a text in the line without a table; do nothing once a table has a line."""
         with self._lock:
             if "" in self._lines:
                 self._bars.update(self._lines[""], text=text, refresh=True)
 
     def update(self, status: TableStatus) -> None:
-        """Show how far the refresh of the table is."""
+        """Show the progress of the table's refresh in its line."""
         parts, percent = [status.state.value], status.percent
         if (header := status.header) is not None:
             progress = Progress.of(header)
@@ -269,7 +273,7 @@ class Bar:
 
 
 def can_draw() -> bool:
-    """Tell whether standard output is a terminal on which a line can be drawn again."""
+    """Tell whether standard output is a terminal that can redraw a line."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 

@@ -1,6 +1,6 @@
-"""States of other tools, as states of ours: those of an Airbyte connection, and those of a dlt pipeline.
+"""Conversion of the sync states of Airbyte connections and dlt pipelines into states of this package.
 
-Read are Airbyte's protocol messages (STREAM, GLOBAL, LEGACY), what its API and its UI export, and of dlt the file
+The input is, of Airbyte, protocol messages (STREAM, GLOBAL, LEGACY) or the export of its API or UI; of dlt, the file
 ``state.json`` of a pipeline's working folder, or a row of the table ``_dlt_pipeline_state``.
 """
 
@@ -42,7 +42,7 @@ _MOST_NAMED: Final = 20
 class ForeignState:
     """The state of one stream in another tool.
 
-    :ivar content: Airbyte's ``stream_state``; of dlt the last values, by the path of the cursor
+    :ivar content: of Airbyte, its ``stream_state``; of dlt, the last value of each cursor, by its path
     """
 
     tool: Literal["airbyte", "dlt"]
@@ -52,9 +52,10 @@ class ForeignState:
 def states_in(text: str) -> dict[str, ForeignState]:
     """Return the states in the text of a file, by the names of their streams.
 
-    A stream with a namespace, and a dlt resource whose name several sources have, are called ``namespace.name``.
+    A stream with a namespace is named ``namespace.name``, and a dlt resource ``source.resource`` if several sources
+    have a resource of that name.
 
-    :raises ConfigurationError: it has another form, or no state
+    :raises ConfigurationError: the text has another form, or no state
     """
     states = None
     with suppress(RecursionError):
@@ -73,7 +74,7 @@ def _document_in(text: str) -> Any:
     except ValueError:
         pass
     try:
-        # What a connector prints: messages line by line.
+        # A connector prints its messages line by line.
         return [json.loads(line) for line in text.splitlines() if line.strip()]
     except ValueError:
         pass
@@ -83,7 +84,7 @@ def _document_in(text: str) -> Any:
 
 
 def _unpacked(text: Any) -> Any:
-    """Return the content of a column ``state`` of ``_dlt_pipeline_state``; None if the text is none."""
+    """Decode the column ``state`` of ``_dlt_pipeline_state`` (JSON in zlib in base64); return None for other texts."""
     try:
         return json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
     except (TypeError, ValueError, binascii.Error, zlib.error):
@@ -118,7 +119,7 @@ def _dlt_states(document: Mapping[str, Any]) -> dict[str, ForeignState]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without the character before it by which dlt notes the type of a decimal, a time or a date."""
+    """Return a value without its first character if that is a mark of dlt for decimals, times or dates."""
     return value[1:] if isinstance(value, str) and "\uf026" <= value[:1] <= "\uf02f" else value
 
 
@@ -136,7 +137,7 @@ def _airbyte_states(document: Any) -> dict[str, ForeignState]:
 
 
 _CONTAINERS: Final = ("stream", "global", "stream_states", "stream_state", "global_state", "state", "data")
-"""Fields of messages and of the API's objects with the states; the first that is there counts."""
+"""Fields of messages and of the API's objects that may contain the states; the first one present counts."""
 
 
 def _airbyte_entries(message: Mapping[str, Any]) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
@@ -161,7 +162,7 @@ def _airbyte_entries(message: Mapping[str, Any]) -> Iterator[tuple[str, str | No
 
 
 def _field(message: Mapping[str, Any], name: str) -> Any:
-    """Return a field of a message, which Airbyte's API writes in camel case."""
+    """Return a field of a message by its name in snake case; Airbyte's API writes names in camel case."""
     first, *others = name.split("_")
     return message.get(name, message.get(first + "".join(map(str.capitalize, others))))
 
@@ -173,7 +174,7 @@ def _mapping(value: Any, place: str) -> Mapping[str, Any]:
 
 
 def choose(states: Mapping[str, ForeignState], name: str | None) -> ForeignState:
-    """Return the state of a stream; without a name, of the only one.
+    """Return the state of the named stream; without a name, the only state.
 
     :raises ConfigurationError: there is none, or a name is needed
     """
@@ -186,10 +187,10 @@ def choose(states: Mapping[str, ForeignState], name: str | None) -> ForeignState
 
 
 def converted(state: ForeignState, stream: PagedStream) -> SyncState:
-    """Return the state of a table from which a sync of the stream continues where the other tool ended.
+    """Return the state with which a sync of the stream continues where the other tool stopped.
 
     :raises ConfigurationError: the stream is not incremental, or the state does not fit it
-    :raises SyncStateError: the state has a moment that has not come yet
+    :raises SyncStateError: the state has a moment in the future
     """
     read = stream.incremental
     if read is None:
@@ -202,7 +203,7 @@ def converted(state: ForeignState, stream: PagedStream) -> SyncState:
         if state.tool == "dlt":
             content = {read.column.name: _of_cursor(content, read.column)}
         for _, cursor in _partitions(content):
-            # Which of them the stream can read, it knows itself.
+            # A value that is no cursor value is not checked here: the stream validates its own state below.
             with suppress(ConfigurationError):
                 check_past(_read(_value_in(cursor, read.column), read.column), read.column, _now())
         return SyncState(rules_of(stream, read), {}, of_source=read.of_connection(content))
@@ -210,7 +211,7 @@ def converted(state: ForeignState, stream: PagedStream) -> SyncState:
     for partition, cursor in _partitions(state.content):
         key = _partition_key(read, partition)
         text = _text(_value_in(cursor, read.column), read.column, cursor.get("lookback_window"))
-        # Two partitions of Airbyte that differ in their parents alone are one here.
+        # Partitions of Airbyte that differ only in their parents are one partition here: its value is the least.
         values[key] = least(values.get(key), text, column=read.column) or text
     return SyncState(rules_of(stream, read), values)
 
@@ -246,20 +247,23 @@ def _partition_key(read: IncrementalRead, partition: Mapping[str, Any]) -> str:
 
 
 def _value_in(cursor: Mapping[str, Any], column: CursorColumn) -> Any:
+    """Return the cursor value up to which a partition was read."""
     slices = cursor.get("slices")
     if not isinstance(slices, list) or "state_type" not in cursor:
         return _of_cursor({name: value for name, value in cursor.items() if name != "lookback_window"}, column)
     if not slices:
         raise ConfigurationError("file", "the state has no slices", "run once with full_refresh")
-    # Until where there is no gap, as Airbyte's own reader sees it.
+    # A concurrent state lists the slices that were read. Only up to the end of the first one there is surely no gap,
+    # and Airbyte's own reader continues there.
     first = min((_mapping(item, "slices") for item in slices), key=lambda item: _read(item.get("start"), column))
     return first.get("most_recent_cursor_value") or first.get("start")
 
 
 def _of_cursor(values: Mapping[str, Any], column: CursorColumn) -> Any:
-    """Return the value of the stream's cursor.
+    """Return the value of the stream's cursor; the other tool may spell its name differently.
 
-    :raises ConfigurationError: there is none under its name, nor under exactly one that is the same but for its writing
+    :param values: values by the names or paths of cursors
+    :raises ConfigurationError: no name matches, or several do
     """
     by_name = {str(path).removeprefix("$."): value for path, value in values.items()}
     plain = _bare(column.name)
@@ -270,14 +274,16 @@ def _of_cursor(values: Mapping[str, Any], column: CursorColumn) -> Any:
 
 
 def _bare(name: str) -> str:
-    """Return a name that compares equal however a tool writes it: ``meta.updatedAt`` or ``meta__updated_at``."""
+    """Return a normalized name, the same for all spellings of tools: ``meta.updatedAt`` or ``meta__updated_at``."""
     return "".join(filter(str.isalnum, name)).lower()
 
 
 def _text(value: Any, column: CursorColumn, lookback: Any) -> str:
-    """Return a value in the form of our states.
+    """Return a cursor value as the text in a state of this package, moved back by the lookback.
 
     :param lookback: seconds that the other tool would read again; None for none
+    :raises ConfigurationError: the value is not of the cursor's type, or the lookback is no length of time
+    :raises SyncStateError: the value is a moment in the future
     """
     read = _read(value, column)
     check_past(read, column, _now())
@@ -285,7 +291,7 @@ def _text(value: Any, column: CursorColumn, lookback: Any) -> str:
     if column.kind != "datetime" or lookback is None:
         return text
     with suppress(OverflowError, ValueError, TypeError):
-        # A negative one would move the state beyond what was read.
+        # A negative lookback would move the state beyond what was read.
         if not isinstance(lookback, bool) and lookback >= 0:
             return write_moment(read_moment(text) - timedelta(seconds=lookback))
     problem = f"the state's lookback_window {lookback!r} is no length of time in seconds"
@@ -293,13 +299,13 @@ def _text(value: Any, column: CursorColumn, lookback: Any) -> str:
 
 
 def _read(value: Any, column: CursorColumn) -> Any:
-    """Return a value as it compares.
+    """Return the comparable form of a cursor value.
 
-    :raises ConfigurationError: it is none of the cursor
+    :raises ConfigurationError: the value is not of the cursor's type
     """
     read = None
     if value is not None and not isinstance(value, (bool, Mapping, list)):
-        with suppress(ValueError, OverflowError):  # half a character, a number without an end
+        with suppress(ValueError, OverflowError):  # a lone surrogate; infinity
             read = comparable_text(str(value), column)
     if read is None:
         problem = f"the state's value {value!r} is no {column.kind}"
@@ -310,7 +316,7 @@ def _read(value: Any, column: CursorColumn) -> Any:
 
 
 def check_table(stream: PagedStream, table: Table) -> None:
-    """Check that a sync of the stream can continue the table, as it was loaded.
+    """Check that a sync of the stream can continue the loaded table.
 
     :raises ConfigurationError: it has rows that can't be replaced, or lacks the key or the cursor, or requires a value
         in a column that only the other tool fills
@@ -326,4 +332,5 @@ def check_table(stream: PagedStream, table: Table) -> None:
         alter = "; ".join(f"ALTER TABLE {name} ALTER COLUMN {column} DROP NOT NULL" for column in own)
         problem = f"{name} requires a value in {', '.join(own)}, which only the other tool writes"
         raise ConfigurationError("table", problem, f"run in Spark SQL: {alter}")
+    # Called only for its errors.
     live_files(table)

@@ -1,7 +1,7 @@
-"""Reads of a lake's ledgers for people: the state of each refresh, and details of one.
+"""Queries of a lake's ledgers for commands and pages: the status of each refresh, and the details of one.
 
-States come from the newest headers. Details (pages over time, attempts, partitions) come from page rows, without
-records and tokens; of a refresh with very many files only some are read, and the values say so.
+A status comes from the newest header. Details (pages over time, attempts, partitions) come from page rows, without
+records and tokens. Of a refresh with very many files only a sample is read, and the details say so.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _log = logging.getLogger(__name__)
 
 
 def statuses(catalog: Catalog, tables: Iterable[str] = ()) -> list[TableStatus]:
-    """List the newest refresh of each table and part, those that need a person first; each ledger is loaded.
+    """List the status of the newest refresh of each table and part, the most urgent first; each ledger is loaded.
 
-    :param tables: only these; all of the lake without any
+    :param tables: tables to list; without any, all tables of the lake
     """
     named = [(table, part) for table in tables for part in (None, *LedgerTable.parts(catalog, table))]
     now = datetime.now(timezone.utc)
@@ -62,12 +62,12 @@ def statuses(catalog: Catalog, tables: Iterable[str] = ()) -> list[TableStatus]:
 def status_of(
     catalog: Catalog, table: str, replace_where: str | None = None, now: datetime | None = None
 ) -> TableStatus | None:
-    """Return the newest refresh of the table, or of the part that the filter names; None where it has no ledger."""
+    """Return the status of the table, or of the part that the filter names; None if it has no ledger."""
     return _status(catalog, table, part_of(replace_where), now or datetime.now(timezone.utc))
 
 
 def read_again(catalog: Catalog, status: TableStatus) -> TableStatus | None:
-    """Return the same ledger's newest refresh as it is now; None where the ledger is gone."""
+    """Read the status of the same table or part again; return None if its ledger is gone."""
     return status_of(catalog, status.table, None if status.header is None else status.header.replace_where)
 
 
@@ -93,7 +93,11 @@ def _status(catalog: Catalog, table: str, part: str | None, now: datetime) -> Ta
 
 
 def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | None:
-    """Return the header, with facts that a driver that died or lost the catalog could write only elsewhere."""
+    """Return the header, completed with facts that its driver could not write into it.
+
+    These are a publish that is only in the target, because the driver died after it; and an attempt's end that is
+    only in a file, because the catalog did not answer.
+    """
     header = ledger.header
     if header is None or header.state is RefreshState.PUBLISHED:
         return header
@@ -104,7 +108,7 @@ def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | 
         except Exception as error:  # noqa: BLE001 - what is wrong with the target is not wrong with its ledger
             _log.debug("the target %s can't be read", table, exc_info=error)
         if publication is not None and publication.generation == header.generation:
-            # What publishes takes long to import, and hardly ever has anything to say here.
+            # Imported here, because it takes long to import and is hardly ever needed.
             from airflow_provider_rfr.refresh.publish import outcome_of, published_fields
 
             return replace(header, **published_fields(outcome_of(publication, header), publication))
@@ -125,9 +129,10 @@ _POINTS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class AttemptSpan:
-    """Pages of one attempt that are in the ledger.
+    """The pages of one attempt that are in the ledger.
 
-    :ivar began: of its first page, in seconds after the refresh was opened; ``ended``: of its last
+    :ivar began: time of its first page, in seconds after the refresh was opened
+    :ivar ended: time of its last page, likewise
     """
 
     epoch: int
@@ -138,10 +143,11 @@ class AttemptSpan:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpan:
-    """One partition as far as it was read.
+    """The part of a partition that was read so far.
 
-    :ivar key: as the stream declares it
-    :ivar seconds: from its first page to its last
+    :ivar key: canonical JSON of the partition's key
+    :ivar pages: pages on its live chain; ``records`` likewise
+    :ivar seconds: seconds from its first page to its last, superseded chains included
     :ivar restarts: how often it began again
     """
 
@@ -158,15 +164,16 @@ class PartitionSpan:
 class RefreshDetails:
     """The newest refresh of a table, page by page.
 
-    :ivar points: seconds after the refresh was opened, and pages until then
+    :ivar points: the curve of progress: seconds after the refresh was opened, and pages until then
     :ivar slowest: partitions that took longest, the slowest first
     :ivar unfinished: partitions that were begun and are not complete, the longest idle first
-    :ivar skipped: pages without records, because the stream ignores that error
-    :ivar missing: records that the API's own count promises and that did not come; None before everything is read
-    :ivar files: of the ledger with pages; ``files_read``: of these, how many were looked at. Where those are fewer, the
-        curve stands for all pages, partitions have the figures of what was looked at, and none counts as unfinished
-    :ivar target: the table that is refreshed; None before its first publish
-    :ivar sync: of that table; None where it was never synced incrementally
+    :ivar skipped: pages without records, because an error of the API is ignored
+    :ivar missing: records that the API counted but did not send; None before everything is read
+    :ivar files: number of ledger files with pages
+    :ivar files_read: number of these that were read. If it is smaller, the curve is scaled to all pages, partitions
+        have the figures of the sample, and ``unfinished`` is empty
+    :ivar target: facts of the table that is refreshed; None before its first publish
+    :ivar sync: state of that table's incremental sync; None if it was never synced incrementally
     """
 
     points: tuple[tuple[float, int], ...]
@@ -186,8 +193,8 @@ class SyncFacts:
     """The state of a table's incremental sync.
 
     :ivar cursor: name of the cursor column; None where the state can't be read
-    :ivar partitions: that have a value; None where the state has the form of its source
-    :ivar least: of the values, as text; ``greatest`` likewise. Both are the same where there is one partition
+    :ivar partitions: number of partitions with a value; None if the state has a form of its source's own
+    :ivar least: the least value of all partitions, as text; ``greatest`` likewise
     :ivar changed_at: time of the commit that last changed the state
     :ivar problem: why the state can't be read, without secrets
     """
@@ -219,7 +226,7 @@ class SyncFacts:
 
 
 def read_target(catalog: Catalog, status: TableStatus) -> tuple[TableFacts | None, SyncFacts | None]:
-    """Return the facts of the refreshed table, and those of its incremental sync; None for one that is missing."""
+    """Return the facts of the refreshed table, and of its incremental sync; None for each that is missing."""
     try:
         table = load_table(catalog, status.table)
         if table is not None:
@@ -246,7 +253,7 @@ def _sync_of(table: Table) -> SyncFacts | None:
 
 
 def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None:
-    """Read the page rows of the refresh; None where its ledger is gone, or holds another refresh by now."""
+    """Read the details of the refresh; return None if its ledger is gone, or holds another refresh by now."""
     part = status.ledger.removeprefix(f"{status.table}__rfr_ledger").removeprefix("_") or None
     table = LedgerTable.load(catalog, status.table, part)
     if table is None:
@@ -264,6 +271,7 @@ def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None
 
 
 def _whose(header: LedgerHeader) -> tuple[int, str | None]:
+    """Return the values that are the same as long as the ledger holds the same refresh."""
     return header.generation, header.dag_id
 
 
@@ -274,14 +282,14 @@ def _details_of(header: LedgerHeader, rows: pa.Table | None, files: int, files_r
     rows = rows.sort_by("fetched_at")
     seconds = rows["fetched_at"].cast("int64").to_numpy() / 1e6 - header.opened_at.timestamp()
     partitions = _partitions(rows, seconds, header)
-    # Of a sample nobody knows which page is a partition's last.
+    # In a sample, the last page of a partition may be missing.
     open_ones = (
         ()
         if header.is_read or files_read < files
         else (partition for partition in partitions if not partition.is_complete)
     )
     idle = sorted(open_ones, key=lambda partition: partition.last_page_at)
-    # Few enough points of the curve to be drawn; the last page is always one of them.
+    # The curve is drawn with few points; the last page is always one of them.
     chosen = np.unique(np.linspace(0, len(seconds) - 1, min(len(seconds), _POINTS)).astype(int))
     pages = header.pages if files_read < files else len(seconds)
     return RefreshDetails(
@@ -305,7 +313,11 @@ def _attempts(epochs: np.ndarray, seconds: np.ndarray) -> tuple[AttemptSpan, ...
 
 
 def _partitions(rows: pa.Table, seconds: np.ndarray, header: LedgerHeader) -> list[PartitionSpan]:
-    """Return every partition that has pages; rows are in the order of their time."""
+    """Return every partition that has pages.
+
+    :param rows: page rows in the order of their times
+    :param seconds: time of each row, in seconds after the refresh was opened
+    """
     ordinals, chains, page = (rows[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
     complete, records = (rows[name].to_numpy() for name in ("complete", "record_count"))
     order = np.argsort(ordinals, kind="stable")

@@ -1,7 +1,7 @@
 """The ledger of one target as one attempt uses it: the attempt opens or takes over a generation, then commits to it.
 
 Every commit names the attempt's epoch and the snapshot it builds on. When another attempt has taken over, the next
-commit is refused, finds another epoch in the newest header, and raises :class:`FencedError`; nothing was written.
+commit is refused. It finds another epoch in the newest header, and raises :class:`FencedError`; nothing was written.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _RECORD_COLUMNS = ("partition_ordinal", "chain", "record_count", "request", "ski
 
 
 class Ledger:
-    """One attempt's hold on the newest generation; commits may be made from two threads.
+    """The ledger as one attempt uses it; :meth:`commit` is thread-safe.
 
-    :ivar id: of the table; a ledger that was dropped and created again has another one
-    :ivar header: of the newest generation, as of the last commit or load; None before the first refresh
+    :ivar id: UUID of the ledger's table; a ledger that was dropped and created again has another one
+    :ivar header: header of the newest generation, as of the last commit or load; None before the first refresh
     """
 
     def __init__(self, table: LedgerTable) -> None:
@@ -71,7 +71,10 @@ class Ledger:
 
     @property
     def held(self) -> LedgerHeader:
-        """Return the header of the open generation; raise :class:`LedgerError` if none is open."""
+        """Return the header of the newest generation.
+
+        :raises LedgerError: there is no generation yet
+        """
         if self.header is None:
             raise LedgerError("no generation is open")
         return self.header
@@ -83,11 +86,11 @@ class Ledger:
 
     @property
     def needs_renewal(self) -> bool:
-        """Tell whether the credentials of the ledger's files are old."""
+        """Tell whether the credentials for the ledger's files are old, so that the ledger has to be loaded again."""
         return self._table.needs_renewal
 
     def renew_credentials(self) -> None:
-        """Load the ledger again where the credentials of its files are old; the next commit finds another attempt."""
+        """Load the ledger again if its credentials are old. If another attempt took over, the next commit fails."""
         if self.needs_renewal:
             self.is_ours()
 
@@ -106,11 +109,11 @@ class Ledger:
         labels: Mapping[str, Any] | None = None,
         describe: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
     ) -> PartitionBook:
-        """Begin the next generation: the commit freezes its list of partitions.
+        """Open the next generation; the commit freezes its list of partitions.
 
         :param slices: partition key and slice of each partition
-        :param labels: fields of the header that name the part and the task that reads it
-        :param describe: returns fields of the header that follow from the slices, from the JSON of each
+        :param labels: header fields that name the source, the mode of publish and the task of the attempt
+        :param describe: returns header fields that follow from the slices, and is called with the JSON of each slice
         :raises FencedError: another attempt opened or took over a generation meanwhile
         """
         before = self.header
@@ -192,10 +195,10 @@ class Ledger:
         return sum(file.pages.num_rows for file in left)
 
     def commit(self, files: Sequence[PageFile], **changes: Any) -> LedgerHeader:
-        """Name a round's files, and advance the header.
+        """Commit a round's files with an advanced header; return that header.
 
-        :param files: in :attr:`folder`
-        :param changes: fields of the header
+        :param files: files that tasks wrote into :attr:`folder`
+        :param changes: new values of header fields
         :raises FencedError: another attempt took over
         """
         with self._lock:
@@ -212,7 +215,7 @@ class Ledger:
             return self.held
 
     def note_retried(self, counts: Mapping[str, int]) -> None:
-        """Count errors that this attempt has retried; its next commit writes them, whatever it is for."""
+        """Add to the counts of errors that this attempt has retried; its next commit writes them."""
         with self._lock:
             self._retried.update(counts)
 
@@ -222,10 +225,10 @@ class Ledger:
         return 0.0 if self._committed is None else time.monotonic() - self._committed
 
     def end(self, error: str, outcome: str = "failed", refused_under: str | None = None) -> None:
-        """Record that this attempt is over, so that no other run waits for it; nothing if it never held the generation.
+        """Record the end of this attempt, so that no other run waits for it; do nothing if it held no generation.
 
-        :param error: what it ended with
-        :param outcome: how, as the error's class names it
+        :param error: class and message of the error that ended it
+        :param outcome: the error's ``outcome``
         :param refused_under: fingerprint of the rules under which the publish refused its rows; None if it did not
         :raises FencedError: another attempt took over
         """
@@ -237,7 +240,7 @@ class Ledger:
         except FencedError:
             raise
         except Exception:
-            # Where the catalog does not answer, the object store may: a file says the same.
+            # If the catalog does not answer, the object store may, so the end is recorded in a file.
             self.store.write(self._end_mark(), json.dumps(report).encode())
             raise
 
@@ -247,7 +250,7 @@ class Ledger:
         return self.held.ended_at is not None or self.store.exists(self._end_mark())
 
     def end_in_file(self) -> dict[str, str] | None:
-        """Return ``outcome`` and ``error`` of an attempt that could record its end as a file alone; else None."""
+        """Return ``outcome`` and ``error`` from the file in which the attempt recorded its end; None without one."""
         try:
             report: dict[str, str] = json.loads(self.store.read(self._end_mark()))
         except FileNotFoundError:
@@ -259,7 +262,7 @@ class Ledger:
         return self._pages_in(self.page_files())
 
     def read_records(self) -> Iterator[tuple[Mapping[str, Any], Page]]:
-        """Yield the pages of the newest generation that count, with their slices, in the order of their files."""
+        """Yield the pages on live chains of the newest generation, with their slices, in the order of their files."""
         with self._lock:
             committed = self._table.committed_files(self.held.generation)
             book, _ = self._committed_book(committed)
@@ -280,27 +283,30 @@ class Ledger:
         return {location: size for location, size in files.items() if not _is_opening(location)}
 
     def noted_columns(self) -> tuple[SeenColumns, frozenset[str]]:
-        """Return the columns that writers noted in their files, and these files' locations."""
+        """Return the columns that writers noted in the footers of files, and the locations of these files."""
         return self._seen, frozenset(self._noted)
 
     def file_family(self, generation: int) -> str:
-        """Return the prefix of the names of a generation's data files, which files of no other ledger have."""
+        """Return the prefix in the names of a generation's data files; no other ledger has the same one."""
         return f"rfr-{self.id.replace('-', '')}-g{generation}-"
 
     def look_again(self) -> None:
-        """Load the commits of others; only before this attempt opens or takes over a generation."""
+        """Load the ledger and its header again; only before this attempt opens or takes over a generation."""
         self._forget_files()
         self._table.reload()
         self.header = read_header(self._table.summary(GENERATION_KEY))
 
     def check_epoch(self) -> None:
-        """Check that no other attempt took over; raise :class:`FencedError`."""
+        """Check that no other attempt took over.
+
+        :raises FencedError: another attempt did
+        """
         with self._lock:
             self._table.reload()
             self._expect(self.header)
 
     def is_ours(self) -> bool:
-        """Tell whether no other attempt took over, as far as the catalog answers."""
+        """Tell whether no other attempt took over; return True if the catalog does not answer."""
         try:
             self.check_epoch()
         except FencedError:
@@ -312,7 +318,7 @@ class Ledger:
         return True
 
     def collect(self) -> None:
-        """Drop older generations after the publish, with the files that late writers left of them."""
+        """Drop older generations after the publish, with files that late writers left in their folders."""
         self._table.trim()
         try:
             self._table.drop_generations_below(self.held.generation)
@@ -320,9 +326,10 @@ class Ledger:
             _log.info("older generations are left for the next refresh to collect: the ledger was busy")
 
     def _look_for_files(self) -> tuple[PartitionBook, int, list[PageFile], dict[int, Cursor], Counter[str]]:
-        """Return the book and the pages that commits name, the other files to adopt, and the cursors behind these.
+        """Read the committed state of the generation, and choose the uncommitted files to adopt.
 
-        Last come the errors that the writers of the other files retried.
+        :return: the partitions and the number of pages in committed files; the files to adopt, the cursors after them
+            by partition, and the errors that their writers retried
         """
         committed = self._table.committed_files(self.held.generation)
         book, pages = self._committed_book(committed)
@@ -334,7 +341,7 @@ class Ledger:
         return book, pages, adopted, moved, retried_by_writers(files, adopted)
 
     def _committed_book(self, committed: Iterable[str]) -> tuple[PartitionBook, int]:
-        """Return the partitions, as far as committed files have read them, and the number of their pages."""
+        """Return the partitions with their cursors as of committed files, and the number of committed pages."""
         book = open_book(self.store, filter(_is_opening, committed))
         table = self._pages_in(filterfalse(_is_opening, committed))
         if table is None:
@@ -353,8 +360,8 @@ class Ledger:
         return pa.concat_tables(tables) if tables else None
 
     def _forget_files(self) -> None:
-        """Forget the pages and columns of files, which may be those of another generation."""
-        # Kept so that the publish of a small refresh reads none of its files twice. Files are never changed.
+        """Clear the cache of files' pages and columns, which may be those of another generation."""
+        # Cached so that the publish of a small refresh reads no file again. Files are never changed.
         self._kept: dict[str, pa.Table] = {}
         self._kept_pages = 0
         self._noted: set[str] = set()
@@ -373,15 +380,19 @@ class Ledger:
             self._kept_pages += pages.num_rows
 
     def _commit(self, files: Sequence[StoredFile], header: LedgerHeader, *, expected: LedgerHeader | None) -> None:
+        """Commit files and header. Retry after commits of others, unless one of them is another attempt's.
+
+        :param expected: header that the table has unless another attempt took over
+        """
         if self._fenced is not None:
-            # The table was loaded again when the fence was found, so a commit now would build on the newer attempt's.
+            # The table was loaded again when the other attempt was found, so a commit now would succeed on top of it.
             raise self._fenced
         for attempt in range(_TRIES):
             try:
                 self._commit_once(files, header)
                 return
             except CommitConflictError:
-                # By a maintenance job of the user's, or by a newer attempt: the header shows which.
+                # A maintenance job of the user or a newer attempt made the other commit: the header shows which.
                 self._table.reload()
                 self._expect(expected)
                 time.sleep(0.05 * 2**attempt)
@@ -391,14 +402,19 @@ class Ledger:
         header = replace(header, bytes=header.bytes + sum(file.size for file in files))
         snapshot_id = self._table.commit(files, header.to_summary())
         if self._table.snapshot_id != snapshot_id:
-            # The commit's answer was lost, and the table was loaded again with later commits.
+            # The commit's answer was lost, and the table that was loaded again has later commits.
             self._expect(header)
-        # Not before the commit: the try after a refused one has to build on the header that the table has.
+        # Set only after the commit: if it is refused, the next try has to build on the table's header.
         self.header = header
         self._committed = time.monotonic()
 
     def _expect(self, expected: LedgerHeader | None) -> None:
-        """Check the table as it was loaded last; an attempt that is fenced once stays so, whatever is loaded later."""
+        """Check that the loaded table has the expected generation and epoch.
+
+        An attempt that is fenced once stays fenced, whatever is loaded later.
+
+        :raises FencedError: the table has others, so another attempt took over
+        """
         newest = read_header(self._table.summary(GENERATION_KEY))
         mine = (expected.generation, expected.epoch) if expected else None
         if newest is not None and (newest.generation, newest.epoch) != mine:
@@ -411,6 +427,7 @@ class Ledger:
             raise self._fenced
 
     def _end_mark(self) -> str:
+        """Return the location of the file that records the attempt's end while the catalog does not answer."""
         return f"{self.folder}/ended-{self.held.epoch}{OWN_FILE}"
 
     def _folder_of(self, generation: int) -> str:

@@ -1,7 +1,7 @@
-"""Page rows: how a fetched page becomes a row of the ledger, and how a task writes rows into files.
+"""Page rows: the rows of the ledger that are made from fetched pages, and the files that tasks write them to.
 
 A ledger file describes itself: it holds page rows with their cursors, and its footer names the task attempt and the
-file before it, so the next attempt can use files that no commit names.
+file that this one wrote before. So the next attempt can adopt files that no commit names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from airflow_provider_rfr.refresh.typed_rows import LedgerPage, arrow_column
 from airflow_provider_rfr.streams.core import NextPage, Page, PrimaryKey, key_paths
 from airflow_provider_rfr.streams.repeats import RetriedErrors
 
-#: Text in ``absent`` of a second page that ended its partition because it repeats the first.
+#: Value of ``absent`` in the row of a second page that ended its partition because it repeats the first page.
 REPEATS_FIRST_PAGE = "page 2 has the records of page 1"
 _COLUMNS_KEY = "rfr.columns"
 _LONGEST_NOTE = 16 * 1024
@@ -64,10 +64,10 @@ class FlushLabel:
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A ledger file, with the facts that its writer or finder knows; picklable.
+    """A ledger file and its page rows; picklable.
 
-    :ivar pages: its rows, with the columns ``PAGE_COLUMNS``
-    :ivar seen: the columns of its records; None where they are not known
+    :ivar pages: its rows without the records: the columns ``PAGE_COLUMNS``
+    :ivar seen: the columns of its records; None if its writer noted none
     """
 
     stored: StoredFile
@@ -100,7 +100,10 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRow:
-    """One row of the ledger; ``fetched_at`` in microseconds since 1970, tokens as JSON text."""
+    """One row of the ledger; ``fetched_at`` in microseconds since 1970, tokens and ``slice`` as JSON text.
+
+    ``skipped``, ``received``, ``promised`` and ``absent`` are those of the :class:`Page`. Only page 0 has a ``slice``.
+    """
 
     generation: int
     epoch: int
@@ -130,7 +133,10 @@ class PageRow:
 
 
 def encode_token(token: Any) -> str | None:
-    """Encode a token for the ledger; None, for the first page, stays None."""
+    """Encode a token for the ledger; None, for the first page, stays None.
+
+    :raises ConfigurationError: the token can't be written as JSON
+    """
     if token is None:
         return None
     try:
@@ -144,7 +150,10 @@ def decode_token(text: str | None) -> Any:
 
 
 def encode_records(records: Sequence[Mapping[str, Any]]) -> bytes:
-    """Encode records as newline-delimited JSON in one value: a list of texts costs many times more in Arrow."""
+    """Encode records as newline-delimited JSON in one value: a list of texts costs many times more in Arrow.
+
+    :raises SourceError: a record can't be written as JSON
+    """
     lines: list[bytes] = []
     try:
         lines.extend(map(dumps, records))
@@ -154,12 +163,15 @@ def encode_records(records: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def checksum_of(records: bytes) -> str:
-    """Return a page's checksum; of its records only, so that a page that moved is recognised."""
+    """Return the checksum of a page: a digest of its records alone, so that equal pages are recognised anywhere.
+
+    :param records: as :func:`encode_records` returns them
+    """
     return hashlib.blake2b(records, digest_size=12).hexdigest()
 
 
 def seen_marks(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the marks of committed rows of one chain, as a chain's state carries them."""
+    """Return the marks of the committed rows of one chain, packed as in the state of a chain."""
     marks = array("Q")
     for row in rows:
         checksum = row["checksum"] if row["record_count"] else None
@@ -168,23 +180,23 @@ def seen_marks(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def marks_of(page: int, token_in: str | None, token_out: str | None, checksum: str | None) -> dict[int, str]:
-    """Return the marks of one page's tokens and records, each with the name that an error gives it.
+    """Return the marks of a page's tokens and records, by which a loop is detected, each with its name in errors.
 
-    :param checksum: None where the page's records may come again
+    :param checksum: None for a page without records, because a chain may have several of them
     """
     names = {}
     if page == 1 and token_in is not None:
         names[f"t{token_in}"] = f"the page token {token_in:.80}"
     if token_out is not None:
         names[f"t{token_out}"] = f"the page token {token_out:.80}"
-    # The last one: Chain._repeats_last() takes a chain's last mark for that of its newest records.
+    # This mark comes last: Chain._repeats_last() takes a chain's last mark for that of its newest records.
     if checksum is not None:
         names[f"c{checksum}"] = "a page with the same records"
     return {mark_of(text): name for text, name in names.items()}
 
 
 def mark_of(text: str) -> int:
-    """Return the mark of a token or of a checksum."""
+    """Return the mark of a token or of a checksum: a digest of 64 bits."""
     # Eight bytes, because the marks of all pages of a chain travel with each of its tasks.
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
@@ -192,7 +204,11 @@ def mark_of(text: str) -> int:
 def page_row(
     page: Page, *, generation: int, epoch: int, ordinal: int, key: str, chain: int, number: int, token: Any
 ) -> PageRow:
-    """Return the row of a fetched page."""
+    """Return the row of a fetched page.
+
+    :param number: of the page in its chain, from 1
+    :param token: the one that the page was requested with
+    """
     records = encode_records(page.records)
     return PageRow(
         generation=generation,
@@ -238,8 +254,9 @@ def write_rows(
 ) -> PageFile:
     """Write one ledger file.
 
-    :param rows: of one generation, and at least one
-    :param seen: the columns of their records, for the footer
+    :param rows: at least one, all of the same generation
+    :param footer: JSON of the :class:`FlushLabel`; ``{}`` for a file that is never adopted
+    :param seen: the columns of the records, for the footer
     """
     schema = ledger_arrow_schema()
     columns = [arrow_column([getattr(row, field.name) for row in rows], field.type) for field in schema]
@@ -255,7 +272,7 @@ def write_rows(
 class SeenColumns:
     """The columns that appear in records.
 
-    :ivar places: the first place of each field, by path. So columns have the order of the source, whichever task
+    :ivar places: the first place of each field, by path. It gives columns the order of the source, whichever task
         read them
     """
 
@@ -269,13 +286,13 @@ class SeenColumns:
         return SeenColumns(merge(self.schema, other.schema), places)
 
     def to_footer(self) -> dict[str, str]:
-        """Return the note in a file's footer; none where records have so many fields that it would be large."""
+        """Return the entry of a file's footer that notes the columns; nothing if it would be longer than 16 KiB."""
         text = orjson.dumps({"schema": self.schema.to_json(), "places": self.places}).decode()
         return {_COLUMNS_KEY: text} if len(text) <= _LONGEST_NOTE else {}
 
     @classmethod
     def from_footer(cls, metadata: Mapping[bytes, bytes] | None) -> SeenColumns | None:
-        """Return the columns that a file's writer noted; None where it noted none."""
+        """Return the columns that a file's writer noted in the footer; None if it noted none."""
         if (text := (metadata or {}).get(_COLUMNS_KEY.encode())) is None:
             return None
         value = orjson.loads(text)
@@ -285,7 +302,10 @@ class SeenColumns:
 
 
 def see_columns(batches: Iterable[tuple[Sequence[LedgerPage], Sequence[int]]]) -> SeenColumns:
-    """Infer the columns from the records of pages, which come with the ordinals of their partitions."""
+    """Infer the columns from the records of pages.
+
+    :param batches: pages, and for each page the ordinal of its partition
+    """
     schema, places = InferredSchema(), dict[str, Place]()
     for pages, ordinals in batches:
         batch = infer_records(b"\n".join(page.records for page in pages))
@@ -305,7 +325,7 @@ def _locate(paths: frozenset[str], pages: Sequence[tuple[tuple[int, int], Any]],
         if not wanted:
             return
         position, text = 0, bytes(records)
-        # Parse only pages that may have a wanted field: the end of its name, which may itself have dots, is in them.
+        # Parse only pages that may have a wanted field. A name may itself have dots, so its last part is searched for.
         if not any(orjson.dumps(path.rpartition(".")[2])[1:] in text for path in wanted):
             continue
         for line in text.split(b"\n"):
@@ -335,8 +355,8 @@ def _paths(value: Any, prefix: str, depth: int) -> Iterator[str]:
 def key_columns(primary_key: PrimaryKey, rows: pa.Schema, inferred: bool = False) -> tuple[tuple[str, ...], ...]:
     """Return the paths of the key's columns.
 
-    :param inferred: from records, so that a column may be missing because no record has a value
-    :raises ConfigurationError: the rows lack one
+    :param inferred: the columns were inferred, so that one may be missing because no record has a value
+    :raises ConfigurationError: the rows lack one of them
     """
     paths = key_paths(primary_key)
     problem = "no record has a value of" if inferred else "the rows have no column"
@@ -381,7 +401,7 @@ class FlushWriter:
     """A writer of one task attempt's sequence of files.
 
     :ivar label: of the next file
-    :ivar files: written so far, an adopted predecessor's first
+    :ivar files: the files written so far, after those adopted from an earlier attempt at the task
     :ivar infers: whether columns are inferred from the records
     :ivar retried: counts the errors that the task attempt retries
     """

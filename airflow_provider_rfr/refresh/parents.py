@@ -1,4 +1,4 @@
-"""Pages of parent streams, of which each is read once for all the streams that it divides."""
+"""Pages of parent streams: each parent is read once for all its child streams."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _SlicedPage: TypeAlias = tuple[Mapping[str, Any], Page]
 class ParentPages:
     """The pages of parent streams for the streams of one application; thread-safe.
 
-    The pages of a parent that the application loads, too, come from its ledger, once it is published. If it fails, or
-    is not loaded, its first child reads it from the API, and the others get the same pages from a temporary file.
+    If the application also loads a parent, its pages come from its ledger once it is published. If that load fails, or
+    the parent is not loaded, its first child reads it from the API, and the other children get the same pages from a
+    temporary file.
 
     :param loaded: streams that the application loads
     """
@@ -34,19 +35,19 @@ class ParentPages:
     def end(self, stream: str, ledger: Ledger | None) -> None:
         """Record the end of a stream that the application loads.
 
-        :param ledger: of its published generation, if that has all records; None where the stream failed, too
+        :param ledger: of its published generation; None if the stream failed, or the generation lacks records
         """
         self._ledgers[stream].set_result(ledger)
 
     def read(self, parent: PagedStream) -> Iterator[_SlicedPage]:
-        """Yield all pages of a parent, with their slices; wait until the parent is loaded."""
+        """Yield all pages of a parent, with their slices; first wait for its end, if the application loads it."""
         future = self._ledgers.get(parent.name)
         ledger = None if future is None else future.result()
         if ledger is not None:
             yield from ledger.read_records()
             return
         if len(self._ledgers) == 1:
-            # There is no other child, for whom the pages would be kept.
+            # There is no other child to keep the pages for.
             yield from read_all_pages(parent)
             return
         with self._locks[parent.name]:

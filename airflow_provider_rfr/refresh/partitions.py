@@ -1,10 +1,10 @@
 """Partitions of a generation: the frozen list, the position in each, and checks that nothing is missing in them.
 
-Of a partition that was read only its last cursor is kept, so that memory grows with the list and not with the pages.
+Only the last cursor of a partition is kept, so that memory grows with the list and not with the pages.
 
-Of the files that a killed writer left behind, one counts if every file before it in its sequence is there, whole, and
-continues the committed pages. Of several attempts of one task the longest such sequence is taken. A task that Spark
-runs again continues from its predecessor's files in the same way.
+A file that a killed writer left behind is adopted if every file before it in its sequence is there, is intact, and
+continues the committed pages. If several attempts at one task left files, the longest such sequence is adopted. A task
+that Spark runs again adopts its predecessor's files in the same way.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ _NAMED_PARTITIONS = 10
 
 @dataclass(slots=True)
 class PartitionBook:
-    """Every partition of one generation; all fields are by ordinal.
+    """The partitions of one generation, with their positions; lists and mappings are by ordinal.
 
     :ivar keys: canonical JSON of the partition keys
     :ivar slices: JSON of the slices
     :ivar cursors: of partitions that have pages
     :ivar states: of open chains that this attempt resumed or read
-    :ivar failed: why a partition can't continue in this attempt
+    :ivar failed: errors of partitions that can't continue in this attempt
     :ivar overran: partitions that had a page in flight when the last round ended
-    :ivar resumed: open partitions of which this attempt has read no page yet
+    :ivar resumed: partitions that an earlier attempt began, and of which this one has read no page yet
+    :ivar done: number of complete partitions
     """
 
     keys: Sequence[str]
@@ -80,7 +81,7 @@ class PartitionBook:
 
     @property
     def live_chains(self) -> dict[int, int]:
-        """Return the chain that counts, by ordinal; partitions that never started again are left out."""
+        """Return the number of the live chain by ordinal; partitions that never restarted are left out."""
         return {ordinal: cursor.chain for ordinal, cursor in self.cursors.items() if cursor.chain}
 
     def open_ordinals(self) -> list[int]:
@@ -100,11 +101,11 @@ class PartitionBook:
         )
 
     def apply(self, progress: PartitionProgress) -> None:
-        """Take over where a task left a partition."""
+        """Record the position at which a task left a partition."""
         ordinal, cursor = progress.ordinal, progress.cursor
         if cursor != self.cursors.get(ordinal):
             self.resumed.discard(ordinal)
-        # A partition of which no page came has no cursor: it is still to be begun.
+        # A partition without a page gets no cursor, so that it still counts as not begun.
         if cursor.pages or cursor.chain:
             self.move({ordinal: cursor})
         if cursor.complete:
@@ -122,9 +123,10 @@ class PartitionBook:
             self.cursors[ordinal] = cursor
 
     def remember(self, table: pa.Table, *, addressable: bool) -> None:
-        """Set the marks of open chains, and the overlap check of their last page, after a take-over.
+        """Restore the states of open chains after a take-over.
 
-        :param table: cursor columns of all committed page rows
+        :param table: all committed page rows, without records
+        :param addressable: whether the last page of each open chain gets an overlap check
         """
         open_ones = [n for n, cursor in self.cursors.items() if not cursor.complete]
         if not open_ones:
@@ -142,7 +144,11 @@ class PartitionBook:
 
 
 def open_book(store: FileStore, openings: Iterable[str]) -> PartitionBook:
-    """Read the frozen list from the files with the opening rows."""
+    """Read the frozen list of partitions.
+
+    :param openings: locations of the files with opening rows
+    :raises LedgerError: the list has gaps
+    """
     rows: dict[int, tuple[str, str]] = {}
     for location in openings:
         for row in store.read_table(location, ("partition_ordinal", "page", "partition_key", "slice")).to_pylist():
@@ -154,7 +160,10 @@ def open_book(store: FileStore, openings: Iterable[str]) -> PartitionBook:
 
 
 def cursors_of(table: pa.Table) -> dict[int, Cursor]:
-    """Return the cursors behind the page rows: of each partition its highest chain, and there its highest page."""
+    """Return each partition's cursor after its last row: the highest page of its highest chain.
+
+    Partitions that only have an opening row are left out.
+    """
     ordinal, chain, page = (table[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
     order = np.lexsort((page, chain, ordinal))
     last = order[np.append(np.diff(ordinal[order]) != 0, True)[: len(order)]]
@@ -182,7 +191,7 @@ def live_pages(table: pa.Table, cursors: Mapping[int, Cursor]) -> pa.Table:
 
 
 def last_tokens(pages: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Any]:
-    """Return the token of each partition's last page, by ordinal; None for a first page.
+    """Return the token that each partition's last page was requested with, by ordinal; None for a first page.
 
     :param pages: as of :func:`live_pages`
     """
@@ -195,9 +204,10 @@ def last_tokens(pages: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Any
 
 
 def check_gapless(pages: pa.Table, cursors: Mapping[int, Cursor]) -> None:
-    """Check that every live chain has as many rows as pages; raise :class:`ReconciliationError` for the first other.
+    """Check that every live chain has as many rows as pages.
 
     :param pages: as of :func:`live_pages`
+    :raises ReconciliationError: a chain has more or fewer rows
     """
     counts = Counter(pages["partition_ordinal"].to_pylist())
     for ordinal, cursor in cursors.items():
@@ -211,7 +221,7 @@ def check_complete(book: PartitionBook, cursors: Mapping[int, Cursor]) -> None:
     """Check that every partition is complete, and that as many of its records are staged as were fetched.
 
     :param cursors: of the staged pages
-    :raises ReconciliationError: one is not
+    :raises ReconciliationError: a partition is incomplete, or its counts differ
     """
     unfinished = [n for n in range(len(book)) if n not in cursors or not cursors[n].complete]
     if unfinished:
@@ -228,7 +238,7 @@ def check_complete(book: PartitionBook, cursors: Mapping[int, Cursor]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LeftFile:
-    """A whole file that no commit names.
+    """An intact ledger file that no commit names.
 
     :ivar size: in bytes
     """
@@ -256,7 +266,7 @@ class LeftFile:
 
 
 def uncommitted_files(store: FileStore, folder: str, committed: Iterable[str]) -> list[LeftFile]:
-    """Find the whole files below ``folder`` that no commit names; leave out torn and foreign ones."""
+    """Return the files below ``folder`` that no commit names; leave out torn ones, and those without a label."""
     known = {basename(location) for location in committed}
     listed = [(location, size) for location, size in store.list(folder) if basename(location) not in known]
     with ThreadPoolExecutor(16) as pool:
@@ -271,7 +281,12 @@ def uncommitted_files(store: FileStore, folder: str, committed: Iterable[str]) -
 def choose_adopted(
     store: FileStore, files: Sequence[LeftFile], cursors: dict[int, Cursor], committed: Iterable[str] = ()
 ) -> tuple[list[PageFile], dict[int, Cursor]]:
-    """Return the files to adopt, in order, and where they leave each partition they touch."""
+    """Return the files to adopt, in order, and the new cursors of the partitions that they continue.
+
+    :param files: candidates, which no commit names
+    :param cursors: position in each partition, before the files
+    :param committed: locations of files that commits name, which a sequence may continue
+    """
     adopted: list[PageFile] = []
     moved: dict[int, Cursor] = {}
     done: set[tuple[int, int, int]] = set()
@@ -295,7 +310,7 @@ def choose_adopted(
 def retried_by_writers(files: Iterable[LeftFile], adopted: Iterable[PageFile]) -> Counter[str]:
     """Return the errors that the writers of the adopted files had retried, by kind.
 
-    :param files: among which these were chosen; each has the counts of its writer until then
+    :param files: the candidates for adoption. The label of each has its writer's counts until then
     """
     locations = {file.location for file in adopted}
     newest: dict[tuple[int, ...], FlushLabel] = {}
@@ -307,11 +322,11 @@ def retried_by_writers(files: Iterable[LeftFile], adopted: Iterable[PageFile]) -
 
 
 def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list[LeftFile]]:
-    """Return every gapless sequence, by task; of one task the longest comes first."""
+    """Return every gapless sequence of files, sorted by task; the longest one of a task comes first."""
     following: dict[str | None, list[LeftFile]] = defaultdict(list)
     for file in files:
         following[file.label.previous].append(file)
-    # A task attempt that adopted its predecessor's files continues behind one of them, which may be committed by now.
+    # A task attempt that adopted its predecessor's files continues after one of them, which may be committed by now.
     roots = (None, *{basename(location) for location in committed})
     stack = [[file] for root in roots for file in following.get(root, ())][::-1]
     sequences = []
@@ -326,7 +341,7 @@ def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list
 
 
 def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Cursor] | None:
-    """Return the cursors behind the rows of one file; None if a row does not continue its partition."""
+    """Return the cursors after the rows of one file; None if a row does not continue its partition."""
     moved: dict[int, Cursor] = {}
     times = table["fetched_at"].cast("int64").to_pylist()
     for row, time in zip(table.to_pylist(), times, strict=True):
@@ -359,8 +374,8 @@ class Shortfall:
 def shortfalls(pages: pa.Table) -> list[Shortfall]:
     """Return the partitions that lack records.
 
-    The promise is that of the last page with records: data that is deleted while it is read lowers it, and the empty
-    page at the end often says 0. A partition without records has the promise of its first page.
+    The API's count on a partition's last page with records is the one to compare with: deletions during the read lower
+    the count, and the empty page at the end often says 0. Without records, it is the count on the first page.
 
     :param pages: page rows with ``partition_ordinal``, ``chain``, ``page``, ``received`` and ``promised``; those of
         older chains do not count
@@ -375,11 +390,11 @@ def shortfalls(pages: pa.Table) -> list[Shortfall]:
     np.maximum.at(newest, place, chain)
     is_live = chain == newest[place]
     totals = np.bincount(place, weights=np.nan_to_num(received) * is_live, minlength=len(numbers)).astype(np.int64)
-    # The page that decides comes last in its partition: of pages with records the highest, else the lowest.
+    # Sort the page whose count decides last in its partition: the highest one with records, else the lowest one.
     rank = np.where(received > 0, page, -page)
     order = np.lexsort((rank, received > 0, is_live & (promised >= 0), place))
     last = order[np.append(np.diff(place[order]) != 0, True)]
-    # A page that an older release wrote does not say how many records it received.
+    # A page that an older release wrote does not say how many records it received: its partition can't be compared.
     is_known = np.bincount(place, weights=np.isnan(received) & is_live, minlength=len(numbers)) == 0
     promises = np.where(is_live[last] & is_known, promised[last], -1)
     return [
@@ -392,8 +407,8 @@ def shortfalls(pages: pa.Table) -> list[Shortfall]:
 def check_promises(pages: pa.Table, keys: Sequence[str], *, fail: bool) -> list[Shortfall]:
     """Warn of missing records, and return the partitions that lack them.
 
-    :param keys: of the partitions
-    :param fail: refuse them instead
+    :param keys: of the partitions, by ordinal
+    :param fail: raise an error instead
     :raises PublishRefusedError: records are missing, and ``fail`` is set
     """
     short = shortfalls(pages)
@@ -416,11 +431,11 @@ def check_promises(pages: pa.Table, keys: Sequence[str], *, fail: bool) -> list[
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Pages and records that are not among the pages of a generation, although they may exist.
+    """The pages and records that a generation lacks, although the API may have them.
 
-    :ivar skipped: pages without records, because their errors were ignored
-    :ivar missing: records that the API's own count promises, and that did not come
-    :ivar ordinals: the partitions that lack them
+    :ivar skipped: number of pages without records, because their errors were ignored
+    :ivar missing: number of records that the API counted but did not send
+    :ivar ordinals: the partitions with such pages or records
     """
 
     skipped: int = 0
@@ -438,7 +453,7 @@ class LeftOut:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the counts as they are named in a snapshot's summary."""
+        """Return the counts by their names in a snapshot's summary, without the prefix."""
         return {"pages-skipped": self.skipped, "records-missing": self.missing}
 
 
@@ -460,7 +475,9 @@ def skipped_pages(pages: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | None) -> None:
-    """Refuse partitions that ended at an absent field if no page of the load has the field: its path is wrong.
+    """Refuse a publish whose partitions ended because the field for the next page is absent, if no page has it.
+
+    Its declared path is probably wrong then.
 
     :param pages: live page rows
     :param keys: of the partitions
@@ -484,7 +501,9 @@ def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | N
 
 
 def check_ignored_tokens(pages: pa.Table, keys: Sequence[str], page_size: int | None) -> None:
-    """Refuse partitions that ended at a repeat of page 1 if no partition has a second page: the token is ignored.
+    """Refuse a publish whose partitions ended at a repeat of page 1, if no partition has a second page of its own.
+
+    The API probably ignores the token then.
 
     :param pages: live page rows
     :param keys: of the partitions

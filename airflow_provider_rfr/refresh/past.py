@@ -16,9 +16,9 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 9000
 
 
 def read_moment(text: str) -> datetime:
-    """Read a time with a zone.
+    """Parse an ISO 8601 time with a UTC offset.
 
-    :raises ValueError: it is something else
+    :raises ValueError: it is something else, or before 1970 or after the year 9000
     """
     read = datetime.fromisoformat(text)
     if read.tzinfo is None or not _FIRST_YEAR <= read.year <= _LAST_YEAR:
@@ -27,7 +27,7 @@ def read_moment(text: str) -> datetime:
 
 
 def check_counts(value: Any) -> dict[str, int]:
-    """Return counts by name.
+    """Check a mapping of names to counts, and return a copy.
 
     :raises ValueError: it is something else
     """
@@ -41,10 +41,10 @@ def check_counts(value: Any) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Summary:
-    """Facts of something that ended, which can be written as JSON."""
+    """A base of summaries that can be written as JSON and read back."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields without those that are None."""
+        """Return the fields that are not None, with times as ISO 8601."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: value.isoformat() if isinstance(value, datetime) else value
@@ -56,7 +56,7 @@ class _Summary:
     def from_json(cls: type[_Past], content: Mapping[str, Any]) -> _Past:
         """Read the summary from JSON values.
 
-        :raises ValueError: a value is not of its field's type, or is too large to be told
+        :raises ValueError: a value is not of its field's type, or is a number beyond 64 bits
         """
         times = {field.name for field in fields(cls) if field.type == "datetime"}
         summary = cls(**{name: read_moment(value) if name in times else value for name, value in content.items()})
@@ -70,7 +70,7 @@ class _Summary:
 def _check(value: Any, kind: str) -> None:
     """Check a value against the annotation of its field.
 
-    :raises ValueError: it is of another type, or too large to be told
+    :raises ValueError: it is of another type, a number beyond 64 bits, or a text that can't be encoded
     """
     if kind == "dict[str, int]":
         check_counts(value)
@@ -78,7 +78,7 @@ def _check(value: Any, kind: str) -> None:
     if type(value).__name__ != kind or (isinstance(value, int) and abs(value) > LARGEST):
         raise ValueError(f"a value is not of type {kind}")
     if isinstance(value, str):
-        # JSON may hold halves of characters, which no answer can.
+        # JSON may hold half a surrogate pair, which no page or answer can show. The error is a ValueError, too.
         value.encode()
 
 
@@ -88,7 +88,7 @@ class PastGeneration(_Summary):
 
     :ivar outcome: ``published``, ``refused`` (at its publish) or ``abandoned``
     :ivar ended_at: when it was published, or last worked on
-    :ivar rows: in the target; None if it was not published
+    :ivar rows: number of rows in the target; None if it was not published
     :ivar sync: as of :attr:`LedgerHeader.sync`
     :ivar changes: as of :class:`LedgerHeader`
     """
@@ -125,12 +125,12 @@ class PastGeneration(_Summary):
 class PastAttempt(_Summary):
     """A summary of an attempt on a generation.
 
-    :ivar ended_at: when it said that it ended, else when it last gave a sign of life
+    :ivar ended_at: when it recorded its end, else the time of its last commit
     :ivar outcome: how it ended: ``failed``, ``stopped``, ``refused`` (its publish), or ``interrupted`` without a report
-    :ivar pages: that it added, those among them that the next attempt found in files without a commit
-    :ivar error: what it ended with, without secrets
+    :ivar pages: pages that it added, including those in files that the next attempt adopted
+    :ivar error: the error that it ended with, without secrets
     :ivar retried: errors after which it sent a request again, by kind; None without any
-    :ivar try_number: of the task
+    :ivar try_number: of the task that ran it
     """
 
     epoch: int

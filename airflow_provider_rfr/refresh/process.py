@@ -1,13 +1,13 @@
 """The driver's process: events that end it, Java options that shorten its start, and settings that save memory.
 
 When a worker is killed for its memory, its Spark driver lives on as an orphan, next to the driver of the retry. The
-ledger's epoch protects the table; the watchdog here saves the API and the machine double work. Imports no
-library, because the operator uses it, too.
+ledger's epoch protects the table; the watchdog here saves the API and the machine double work. This module imports no
+library, because the operator imports it, too.
 
 Java options shorten the start, and a class archive shortens it most: on two cores a session takes 5.9 s without and
 3.1 s with both (docs/decisions/driver_java.md). Compiling with C1 only is right here because the heavy work is in
 Python and Arrow. A heap that starts small and grows takes 50 MB less than Java's default. The archive belongs to one
-Java build and one class path, so both are in its name; where it doesn't fit, Java warns and starts without it.
+Java build and one class path, so its name has a digest of both. If it doesn't fit, Java warns and starts without it.
 
 ``python -m airflow_provider_rfr.refresh.process`` writes it with one small Spark job (ten seconds, 150 MB, once a
 machine). The first published refresh of a machine without one starts that in the background.
@@ -35,19 +35,25 @@ _POLL_SECONDS = 1.0
 
 
 def process_started(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot, which with its number identifies it; None if it does not exist."""
+    """Return the start of a process in clock ticks since boot; None if it does not exist, or has ended.
+
+    The start and the pid together identify a process: a pid alone is used again.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     # The second field is the program's name in brackets, which may itself hold spaces and brackets. A zombie (Z) has
-    # ended; only its number is still taken.
+    # ended; only its pid is still taken.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] == "Z" else int(fields[19])
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Tell whether that very process lives; where there is no /proc, whether a process of that number does."""
+    """Tell whether the process with this pid and start is alive; without /proc, whether any with this pid is.
+
+    :param started: as of :func:`process_started`
+    """
     if Path("/proc/self/stat").exists():
         return process_started(pid) == started
     try:
@@ -61,7 +67,12 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def watch_supervisor(pid: int, started: int, host: str, stop: Callable[[str], None]) -> None:
-    """Call ``stop`` with a reason once the supervisor has ended; does nothing on another host, which can't see it."""
+    """Call ``stop`` with a reason once the supervisor has ended. On another host, which can't see it, do nothing.
+
+    :param pid: of the supervisor, the process for which this one works
+    :param started: as of :func:`process_started`
+    :param host: of the supervisor
+    """
     if host != socket.gethostname():
         return
 
@@ -81,13 +92,13 @@ def stop_on_signals(stop: Callable[[str], None]) -> None:
 
 
 def is_guest() -> bool:
-    """Tell whether Spark runs in this process already: both belong to another program, as in a notebook."""
+    """Tell whether Spark already runs in this process, which then belongs to another program, such as a notebook."""
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     return context is not None and context._active_spark_context is not None
 
 
 _SWITCH = "RFR_CLASS_ARCHIVE"
-"""Environment variable: ``off`` neither writes nor uses the archive."""
+"""Environment variable; with ``off``, the archive is neither written nor used."""
 _FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m")
 
 MEMORY_VARIABLES = {"MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system"}
@@ -98,10 +109,10 @@ _M_ARENA_MAX = -8  # of glibc's malloc.h
 def save_memory() -> None:
     """Apply :data:`MEMORY_VARIABLES` to this process and those that it will start; the user's values win.
 
-    Only before PyArrow is imported.
+    Call it before PyArrow is imported.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
-        # The variable is read at a process's start. Other C libraries have no arenas.
+        # glibc reads the variable when a process starts: too late for this one. Other C libraries have no arenas.
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, int(MEMORY_VARIABLES["MALLOC_ARENA_MAX"]))
     for name, value in MEMORY_VARIABLES.items():
@@ -119,7 +130,7 @@ def driver_java_options() -> list[str]:
 def _archive_path() -> Path | None:
     """Return the path of the class archive for this Java and this Spark, existing or not.
 
-    Return None without them, or if the archive is turned off.
+    Return None without Java or Spark, or if the archive is turned off.
     """
     if os.environ.get(_SWITCH, "").lower() in ("off", "0", "false"):
         return None
@@ -162,7 +173,7 @@ def _write_archive() -> Path | None:
 
 
 def write_in_background() -> subprocess.Popen[bytes] | None:
-    """Start a process that writes the archive where it is missing; None where there is nothing to do."""
+    """Start a process that writes the archive if it is missing; return None if there is nothing to do."""
     archive = _archive_path()
     if archive is None or archive.is_file():
         return None

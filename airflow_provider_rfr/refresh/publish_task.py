@@ -1,7 +1,8 @@
 """Tasks of the publish: infer the columns of rows, write data files of the target, find duplicate keys.
 
-Rows with the same primary key are found without moving rows: each data file gets a companion of sixteen bytes a row,
-and only files that hold a losing row are written again. The row that was fetched last wins.
+Rows with the same primary key are found without moving rows: each data file gets a companion, a file with the hashed
+key and the time of each row, and only data files that hold a losing row are written again. The row with the greatest
+cursor value wins; without a cursor, the row that was fetched last.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OLDEST = np.iinfo(np.int64).min
 _EXTRACTED_AT = "_rfr_extracted_at"
 _META = "_rfr_meta"
 _PAGE_COLUMNS = ("partition_ordinal", "partition_key", "chain", "page", "record_count", "fetched_at", "records")
-# Of JSON, which is in memory three times while it is typed; and of typed rows, which are compressed in a file.
+# Limits of JSON, which is in memory three times while it is typed; and of typed rows, whose compressed file is smaller.
 _MAX_BATCH_BYTES = 16 * 1024 * 1024
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 _KEYS_AT_ONCE = 65_536
@@ -42,7 +43,7 @@ _KEYS_AT_ONCE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class KeySearch:
-    """A task's share of the search: keys whose first two bytes fall into one of ``buckets`` classes."""
+    """A task's share of the search for duplicates: the keys in one of ``buckets`` hash buckets."""
 
     store: FileStore
     companions: tuple[str, ...]
@@ -57,12 +58,12 @@ def _write_keys(
     key_columns: Sequence[Sequence[str]],
     cursor: CursorColumn | None = None,
 ) -> None:
-    """Write the companion of a data file: key and time of each of its rows, in the file's order.
+    """Write the companion of a data file: hashed key, time and cursor value of each of its rows, in the file's order.
 
-    A key has sixteen bytes; all zero for a row whose key has a null, which equals no other.
+    A hashed key has sixteen bytes. They are zero for a row with a null in its key, which has no duplicates.
 
-    :param cursor: the column whose values order versions; those with equal ones, and all for None, go by the times at
-        which they were fetched
+    :param cursor: the column whose values order the versions of a row. Equal values are ordered by the time at which
+        they were fetched, and so are all versions without a cursor
     """
     import pyarrow.compute as pc
 
@@ -78,7 +79,7 @@ def _write_keys(
 
 
 def _versions(values: pa.Array) -> np.ndarray[Any, Any]:
-    """Return a number or bytes for each comparable cursor value, in their order; none is the oldest."""
+    """Return comparable cursor values as numbers or bytes that sort in the same way; null sorts first."""
     import pyarrow.compute as pc
 
     if values.type == pa.int64():
@@ -91,7 +92,7 @@ def _versions(values: pa.Array) -> np.ndarray[Any, Any]:
 
 def _digests(columns: Sequence[pa.ChunkedArray]) -> bytes:
     keys = bytearray()
-    # The values as Python objects take much more memory than the columns.
+    # Converted in slices, because Python objects take much more memory than the columns.
     for start in range(0, len(columns[0]), _KEYS_AT_ONCE):
         for values in zip(*(column.slice(start, _KEYS_AT_ONCE).to_pylist() for column in columns), strict=True):
             if None in values:
@@ -102,7 +103,7 @@ def _digests(columns: Sequence[pa.ChunkedArray]) -> bytes:
 
 
 def _integer_keys(column: pa.ChunkedArray) -> bytes:
-    """Return keys of integers: no two are equal, and their first bytes are evenly distributed (splitmix64)."""
+    """Return the keys of integers: different ones for different integers, with evenly distributed bits (splitmix64)."""
     import pyarrow.compute as pc
 
     mixed = pc.fill_null(column.cast(pa.int64()), 0).to_numpy().astype(np.int64).view(np.uint64)
@@ -114,9 +115,9 @@ def _integer_keys(column: pa.ChunkedArray) -> bytes:
 
 
 def find_losers(search: KeySearch) -> dict[str, list[int]]:
-    """Find the rows to drop, by companion: of equal keys all but the newest version.
+    """Find the rows to drop, by companion: of the rows with one key, all but the newest version.
 
-    Of rows that were fetched at the same time, the last one in the last of the files stays.
+    Of versions that were fetched at the same time, the last row of the last file stays.
     """
     keys, times, versions, places = [], [], [], []
     for number, location in enumerate(search.companions):
@@ -149,7 +150,7 @@ class LedgerFiles:
     """A task's share of the ledger files.
 
     :ivar files: their locations
-    :ivar live_chains: the chain that counts, for partitions that started again; 0 for all others
+    :ivar live_chains: number of the live chain, by ordinal, of partitions that restarted; it is 0 for all others
     """
 
     store: FileStore
@@ -157,7 +158,7 @@ class LedgerFiles:
     live_chains: Mapping[int, int]
 
     def batches(self) -> Iterator[tuple[list[LedgerPage], list[int]]]:
-        """Yield live pages with records, and their partitions' ordinals; at most 16 MiB of records or one page."""
+        """Yield live pages that have records, with their partitions' ordinals: up to 16 MiB of records, or one page."""
         pages: list[LedgerPage] = []
         ordinals: list[int] = []
         size = 0
@@ -171,7 +172,7 @@ class LedgerFiles:
             for index, (row, time) in enumerate(zip(rows, times, strict=True)):
                 if not row["record_count"] or row["chain"] != self.live_chains.get(row["partition_ordinal"], 0):
                     continue
-                # A view of Arrow's buffer: records may be large, and are joined with other pages' anyway.
+                # A view of Arrow's buffer saves a copy: records may be large, and joining pages copies them anyway.
                 content = memoryview(records[index].as_buffer())
                 if pages and size + len(content) > _MAX_BATCH_BYTES:
                     yield pages, ordinals
@@ -187,16 +188,16 @@ class LedgerFiles:
 class PublishTask:
     """The work of one task of a publish.
 
-    :ivar max_offenders: values that do not fit, of which the result gives the place
-    :ivar schema: of the records, without constants
-    :ivar constants: values that all rows have, by column
-    :ivar key_columns: paths of the primary key's columns; empty for none
-    :ivar scratch: folder for the companions of the written files
+    :ivar max_offenders: number of misfitting values that the result lists
+    :ivar schema: columns to read from the records, without constants
+    :ivar constants: columns that have one value in all rows, with their values
+    :ivar key_columns: paths of the primary key's columns; empty without a key
+    :ivar scratch: folder for the companions and indexes of the written files
     :ivar note_fields: whether the result names the fields of the records
     :ivar casts: as of :class:`~airflow_provider_rfr.streams.core.Stream`
-    :ivar cursor: the column whose greatest values the result has; None for none
-    :ivar index: rules of the index that is written beside each file instead of a companion, for a merge; None for none
-    :ivar window: the least comparable cursor value of the rows that count, and the least one beyond; None for all
+    :ivar cursor: the column whose greatest values the result has; None without a cursor
+    :ivar index: rules of the index that is written beside each file for a merge; None to write companions instead
+    :ivar window: start and end of the cursor window, as comparable values; the end is exclusive. None for all rows
     """
 
     source: LedgerFiles
@@ -220,7 +221,7 @@ class PublishTask:
 class WrittenFile:
     """A data file that no commit names yet.
 
-    :ivar keys: location of its companion or its index, None without a key
+    :ivar keys: location of its companion or its index; None without a key
     """
 
     file: StoredFile
@@ -233,7 +234,7 @@ class PublishResult:
 
     :ivar outside_filter: rows that ``replace_where`` does not match
     :ivar fields: paths of the records' fields, if the task asks for them
-    :ivar changes: as an incremental sync sees the rows
+    :ivar changes: findings for an incremental sync
     """
 
     written: tuple[WrittenFile, ...]
@@ -247,11 +248,11 @@ class PublishResult:
 
 @dataclass(slots=True)
 class TaskChanges:
-    """The rows of a task as an incremental sync sees them.
+    """The findings in a task's rows that an incremental sync needs.
 
-    :ivar deletions: indexes, or companions, of the records that remove rows
-    :ivar deleted: how many records these are
-    :ivar seen: the greatest cursor value of a partition, by its place
+    :ivar deletions: locations of the indexes, or companions, of deletion records
+    :ivar deleted: number of deletion records
+    :ivar seen: the greatest comparable cursor value of each partition, by ordinal
     :ivar without_cursor: records without a usable cursor value
     :ivar without_key: the first record without a whole key, as the error names it; None if all have one
     :ivar outside: records outside of the window, which are left out
@@ -293,16 +294,17 @@ def run_publish_task(task: PublishTask) -> PublishResult:
 
 
 class _ChangeFinder:
-    """A finder of cursor values, of keys that are missing, and of records that remove rows, among a task's rows."""
+    """A collector of cursor values, missing keys and deletion records among a task's rows."""
 
     def __init__(self, task: PublishTask) -> None:
         self._task = task
         self.found = TaskChanges()
 
     def take(self, table: pa.Table, pages: Sequence[LedgerPage], ordinals: Sequence[int]) -> pa.Table:
-        """Look at the rows of some pages, and return those that are to be written."""
+        """Inspect the rows of some pages, and return those to write."""
         if self._task.index is not None:
-            # Rows of a page have the same time, and are split by deletions and partitions from here on.
+            # Rows of a page have the same time, so their places order them. The places are noted before rows are split
+            # into deletions and other rows, and by the table's partitions.
             numbers = [np.arange(page.record_count, dtype=np.int32) for page in pages]
             table = table.append_column(PLACE_COLUMN, pa.array(np.concatenate(numbers)))
         if self._task.cursor is not None:
@@ -346,7 +348,7 @@ class _ChangeFinder:
         return kept
 
     def _without_deletions(self, table: pa.Table) -> pa.Table:
-        """Return the rows of the other records; write the index of the deletions."""
+        """Return the rows that are no deletions; write the index, or the companion, of the deletions."""
         import pyarrow.compute as pc
 
         marked = pc.fill_null(table[DELETED_FIELD], False)
@@ -364,7 +366,10 @@ class _ChangeFinder:
 
 
 def _record_at(row: int, pages: Sequence[LedgerPage]) -> str:
-    """Return the place of the record that a row of the pages is made of, as errors name it."""
+    """Return the partition, page and number of the record that a row was made from, as errors name it.
+
+    :param row: its place among the rows of all the pages
+    """
     for page in pages:
         if row < page.record_count:
             return f"partition {page.partition}, page {page.page}, record {row + 1}"
@@ -373,9 +378,9 @@ def _record_at(row: int, pages: Sequence[LedgerPage]) -> str:
 
 
 def _check_double_keys(task: PublishTask, table: pa.Table, pages: Sequence[LedgerPage]) -> None:
-    """Check that columns of doubles can tell the keys apart: else records with different keys would be one row.
+    """Check that no key is a rounded double, by which records with different keys would become one row.
 
-    :raises SchemaError: a number of a key is rounded, or so large that others of its size are
+    :raises SchemaError: a number of a key was rounded, or is at least 2^53, from where doubles skip integers
     """
     import pyarrow.compute as pc
 
@@ -396,7 +401,7 @@ def _check_double_keys(task: PublishTask, table: pa.Table, pages: Sequence[Ledge
 
 
 def _rounded(meta: pa.ChunkedArray, column: str) -> dict[int, str]:
-    """Return, by row, how a number of the column was rounded."""
+    """Return the rows in which a number of the column was rounded, each with a text that says so."""
     rows: dict[int, str] = {}
     for row in np.flatnonzero(meta.is_valid().to_numpy()).tolist():
         for change in orjson.loads(meta[row].as_py())["changes"]:
@@ -406,9 +411,9 @@ def _rounded(meta: pa.ChunkedArray, column: str) -> dict[int, str]:
 
 
 def _in_types_of(rows: pa.Table, task: PublishTask) -> pa.Table:
-    """Return the key columns, the cursor and the time of rows, in the types that the table's files have.
+    """Return the columns that an index needs, in the types of the table's files.
 
-    And each row's place in its page.
+    They are the columns of the key, the cursor, the time, and each row's place in its page.
     """
     assert task.index is not None
     layout = task.target.layout.arrow
@@ -419,9 +424,9 @@ def _in_types_of(rows: pa.Table, task: PublishTask) -> pa.Table:
 
 
 def _without_offsets(schema: pa.Schema, cursor: CursorColumn | None) -> pa.Schema:
-    """Return the schema, in which a cursor column of local times takes no moment with an offset.
+    """Return the schema; a cursor column of local times is marked to refuse times with an offset.
 
-    Such a moment would be kept as that of UTC, and be taken for a local time when it is compared.
+    Such a time would be converted to UTC, and then compared as if it were a local time.
     """
     if cursor is None or cursor.timezone == "UTC" or cursor.name not in schema.names:
         return schema
@@ -455,7 +460,7 @@ def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNam
 
 
 def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
-    """Write rows as data files, each with its companion where there is a primary key."""
+    """Write rows as data files, each with an index or, if there is a primary key, a companion."""
     files, beside = [], None
     if PLACE_COLUMN in table.column_names:
         table, beside = table.drop_columns([PLACE_COLUMN]), table.select([PLACE_COLUMN])
@@ -472,6 +477,7 @@ def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
 
 
 def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list[WrittenFile]:
+    """Write a data file again without the rows at these places; return the new files."""
     table = load_file(task.target.store, file.file.location, task.target.layout)
     keep = np.ones(table.num_rows, dtype=bool)
     keep[np.asarray(rows, dtype=np.int64)] = False  # the companion's rows are in the file's order

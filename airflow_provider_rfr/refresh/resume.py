@@ -1,12 +1,12 @@
-"""The policy by which an attempt starts a generation, resumes one, or has nothing to do; and how it treats other runs.
+"""The policy by which an attempt waits for other runs, and then opens a generation, resumes one, or has nothing to do.
 
 A run takes over its own refresh at once: a retry or a clear must not wait for the attempt that it replaces. Another run
-is alive while its ledger gets commits and records no end. The age of the last commit is measured from when this
-process first saw it, because clocks of machines differ. A wrong guess costs time and no rows: the epoch protects the
+counts as alive while its ledger gets commits and records no end. The age of the last commit is measured from when this
+process first saw it, because clocks of machines differ. A wrong guess costs time but no rows: the epoch protects the
 table.
 
-An API may move while it is read. ALTER CONNECTION guarantees that it is the same upstream, so the fingerprint is
-computed as if nothing had moved, and page tokens that are addresses are requested at the new address.
+An API may get another address during a load. ALTER CONNECTION guarantees that it is the same API, so the fingerprint is
+computed with the first address, and page tokens that are addresses are requested at the present one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def silence_seconds(options: RefreshOptions) -> float:
 
 
 class OtherRun:
-    """A run's observations of another run of the same refresh.
+    """An observer of another run that may hold the same refresh.
 
     :param clock: monotonic seconds
     """
@@ -82,16 +82,16 @@ class OtherRun:
         return f"{busy}, unless it commits nothing for {silence_seconds(self._options):.0f} s"
 
     def _is_alive(self, header: LedgerHeader, now: datetime | None) -> bool:
-        """Tell whether another run is active; remember when each commit was first seen."""
+        """Tell whether another run is active; remember when its newest commit was first seen."""
         holder, own = header.run_key, self._run_key
-        # The last part of a key is its run's start and the task's clears, so two keys may be of one task in one run.
+        # Keys that differ only in their last part, the run's start and the task's clears, are of one task in one run.
         same_task = holder == own or bool(
             holder and own and "/" in own and holder.rpartition("/")[0] == own.rpartition("/")[0]
         )
         if header.state is not RefreshState.OPEN or same_task:
             return False
-        # Silence counts by this process's clock, from when it first saw the commit. By the holder's clock only a commit
-        # counts that is far older than that: its attempt ended long ago.
+        # Silence is measured by this process's clock, since it first saw the commit. The other run's clock decides only
+        # about a commit that is older by far more than clocks differ: its attempt ended long ago.
         if header.committed_at != self._seen:
             self._seen, self._since = header.committed_at, self._clock()
         longest = silence_seconds(self._options)
@@ -101,8 +101,8 @@ class OtherRun:
 
 @contextmanager
 def ledger_heartbeat(ledger: Ledger, options: RefreshOptions) -> Iterator[None]:
-    """Commit to the ledger while inside, where the work itself commits nothing for a while."""
-    # At half of the time after which others take an attempt for dead, so that a slow commit still comes in time.
+    """Commit heartbeats to the ledger until the context ends, whenever the work itself has been silent for long."""
+    # Half of the time after which other runs take an attempt for dead, so that a slow commit still comes in time.
     seconds, over = silence_seconds(options) / 2, threading.Event()
 
     def commit_when_silent() -> None:
@@ -131,8 +131,8 @@ class Relocations:
     """The former addresses of an API, and the present one.
 
     :ivar addresses: base URLs, the oldest first, the present one last
-    :ivar logins: likewise the user names that it was read with
-    :ivar upstream: name of another API than the connection had before; None while there was only one
+    :ivar logins: user names for the API, in the same order
+    :ivar upstream: name of the API, if the connection led to another one before; else None
     """
 
     addresses: Sequence[str] = ()
@@ -164,7 +164,7 @@ class Relocations:
         return text
 
     def follow(self, book: PartitionBook) -> None:
-        """Move the cursors of a refresh that is resumed."""
+        """Move the page tokens of a resumed refresh to the present address."""
         if len(self.addresses) < 2:
             return
         for ordinal, cursor in book.cursors.items():
@@ -206,10 +206,10 @@ class _Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """The fingerprints of the definition that a generation was read with and is typed with.
+    """The fingerprints of the definition by which a generation is read and typed.
 
     :ivar read: of the stream's requests; pages read under different ones are never mixed
-    :ivar publish: of schema and key; a complete generation is typed again under another one
+    :ivar publish: of schema and key; if it changes, a complete generation is kept and typed by the new ones
     :ivar rules: of all that decides whether rows can be published: schema, key, options, and the table's columns
     """
 
@@ -229,10 +229,10 @@ def fingerprints_of(
 ) -> Fingerprints:
     """Return the stream's fingerprints; secrets are not part of them.
 
-    :param relocations: of the API
+    :param relocations: of the API; None if it was never moved
     :param table: text of the target's columns and partitioning
-    :param incremental: only changes are read
-    :param window: only these values of the cursor are read
+    :param incremental: whether only changes are read
+    :param window: the range of cursor values that is read; None without a window
     """
     published = {"json_schema": stream.json_schema, "primary_key": stream.primary_key}
     if stream.columns:
@@ -270,14 +270,15 @@ def decide(
     """Choose the attempt's action for the newest generation.
 
     :param on_target: whether that generation is published on the target, whatever its header says
-    :param base_state: digest of the table's state that an incremental sync continues, or beside which a part is read
-    :param window: the only values of the cursor that are to be read
+    :param base_state: digest of the table's state that an incremental sync continues, or that a refresh of a part keeps
+    :param window: the range of cursor values to read; None without a window
     """
     if header is None:
         return _Decision(Opening.NEW, "no refresh of this table was begun before")
     own, number = run_key is not None and header.run_key == run_key, header.generation
     if header.state is RefreshState.PUBLISHED or on_target:
-        # A run outside of Airflow has no key: if its generation is published but not marked so, it was killed between.
+        # A run outside of Airflow has no key. If its generation is published but still open in the ledger, the run was
+        # killed between the two commits, and this one continues it.
         killed = run_key is None and header.state is RefreshState.OPEN and not options.force_restart
         if not own and not killed:
             return _Decision(Opening.NEW, f"generation {number} is published")

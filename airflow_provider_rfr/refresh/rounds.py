@@ -1,14 +1,13 @@
-"""Rounds: read in tasks, commit the flushed files, plan the next round, until every partition is complete or failed.
+"""Rounds: tasks read, the driver commits their files and plans the next tasks, until all partitions have ended.
 
-The streams of an application share each round: one Spark job, the threads divided among them, and one ledger commit for
-each stream at its end. So a stream that waits for its API leaves the cores to the others.
+The streams of an application share each round: one Spark job, whose threads are divided among them, and one ledger
+commit for each stream at its end. So a stream that waits for its API leaves the cores to the others.
 
 A round ends when its time or size is up, when a task has been idle for a second while another has partitions to share,
 when a stream has been read to its end, when another stream or a publish waits for its turn, when new executors have
 none of the work, or when the driver is asked to stop. A page that is in flight then gets two more seconds; after that
 its partition moves to the stream's slow-page lane in the driver, so that no executor core waits for one slow answer.
-Before its first round, the driver prefetches pages until Spark is up, which is started once that takes longer than a
-small load.
+Before the first round, the driver prefetches pages until Spark is up. It starts Spark only for more than a small load.
 """
 
 from __future__ import annotations
@@ -40,12 +39,13 @@ from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, TaskResult, run_remote_tasks, run_round_task
 from airflow_provider_rfr.refresh.state import LedgerHeader
 
-# Task numbers far from those of a Spark round: by its number a flushed file belongs to one task.
+# Numbers that no task of a Spark round has, because the number in a file's label identifies its task.
 _SLOW_PAGE_LANE = 1_000_000
 _PREFETCH = 1_000_001
 _MAX_PARTITIONS_A_TASK = 5_000
 _SLOW_PAGE_THREADS = 32
-# A stream that commits is waited for, so that it takes part in the next round; a catalog that hangs is not.
+# The next round waits for streams that are committing, so that they take part, but no longer than this: a catalog may
+# hang.
 _REJOIN_SECONDS = 2.0
 _WAIT_SECONDS = 1.0
 _LEAST_AT_ONCE = 4
@@ -58,9 +58,8 @@ class _PrefetchBudget(StreamBudget):
 
     It also ends the prefetch when the ledger's credentials are old: Spark may wait for long until a cluster has room.
 
-    Where every partition has its reader by then, it ends the prefetch after twice that time: Spark's first job takes a
-    second of processor time, which readers that are about to end need more, and there is no partition left that the
-    job could begin.
+    If every partition has a reader when Spark is ready, the prefetch goes on for as long again: there is no partition
+    that Spark could begin, and its first job takes a second of processor time from readers that may soon be done.
 
     :param rest: whether there are partitions that the prefetch was not given
     """
@@ -87,14 +86,14 @@ class _PrefetchBudget(StreamBudget):
 
 
 class ReadingThreads:
-    """The reading threads of an application: as many as requests may be in flight; thread-safe."""
+    """A counter of the free reading threads of an application, which limits its requests in flight; thread-safe."""
 
     def __init__(self, count: int) -> None:
         self.count = self._free = count
         self._changed = threading.Condition()
 
     def take(self, wanted: int, given_up: Callable[[], bool]) -> int:
-        """Take up to so many threads; wait for the first one. Return how many, 0 where ``given_up`` came first."""
+        """Take up to ``wanted`` threads; wait until one is free. Return how many; 0 if ``given_up`` is true first."""
         with self._changed:
             while not self._free:
                 if given_up():
@@ -140,7 +139,7 @@ class RoundReport:
 
 @dataclass
 class StreamReader:
-    """A reader of one generation of a stream, from where it is to its end.
+    """A reader of one generation of a stream, from its present position to its end.
 
     :param options: with the stream's own limits
     :param addressable: whether threads beyond the number of partitions have something to read
@@ -207,7 +206,7 @@ class StreamReader:
         return [ordinal for ordinal in self.book.open_ordinals() if ordinal not in self._lane_ordinals]
 
     def _prefetch(self, rounds: Rounds) -> bool:
-        """Read in the driver while Spark starts; return True where it ended for old credentials."""
+        """Read in the driver while Spark starts; return True if old credentials ended it, so that it has to go on."""
         ordinals, ready = self.book.open_ordinals(), rounds.cluster.ready
         if self.ledger.held.bytes > DRIVER_BYTES:
             # An earlier attempt read so much that Spark has to publish it.
@@ -228,14 +227,15 @@ class StreamReader:
 
     def _read_round(self, rounds: Rounds) -> None:
         self._round += 1
-        # Tasks get the store with the credentials of now, and can't renew them while they write.
+        # Tasks get the store with its present credentials, and can't renew them while they write.
         self.ledger.renew_credentials()
         if self._lane is not None and self._lane.done():
-            # Before anything is planned, or tasks would begin where the lane began.
+            # Committed before tasks are planned, or they would begin where the lane began.
             self._commit([self._lane_result()])
         overran = sorted(n for n in self.book.overran if n not in self.book.failed)[:_SLOW_PAGE_THREADS]
         if self._lane is None and overran:
-            # Only for the page that is due, which the driver waits for: those behind it are read in rounds again.
+            # The lane requests pages only until the first heartbeat, and waits for them as long as they take. Later
+            # pages are read in rounds again.
             task = self._task(
                 _SLOW_PAGE_LANE, overran, threads=len(overran), seconds=HEARTBEAT_SECONDS, grace=float("inf")
             )
@@ -268,7 +268,7 @@ class StreamReader:
         files = [file for result in results for file in result.files]
         self.figures += figures
         if not files and not figures.overlap_checks:
-            # Nothing that the next attempt could use: failures and empty answers are found again.
+            # There is nothing that the next attempt could use: it meets failures and empty answers again.
             return
         header = self.ledger.held
         header = self.ledger.commit(
@@ -318,7 +318,7 @@ class StreamReader:
 
 
 def divided(wanted: Sequence[int], total: int) -> list[int]:
-    """Divide threads evenly: no stream gets more than it wants, and none fewer than another that got more."""
+    """Divide ``total`` threads by max-min fairness: one for each in turn, and none more than it wants."""
     shares = [0] * len(wanted)
     while total and (needy := [index for index, share in enumerate(shares) if share < wanted[index]][:total]):
         for index in needy:
@@ -329,10 +329,11 @@ def divided(wanted: Sequence[int], total: int) -> list[int]:
 
 @dataclass(slots=True)
 class _StreamPart:
-    """A stream's part of a round.
+    """A stream's request to take part in a round.
 
-    :ivar wanted: threads that have something to read
-    :ivar since: when the stream began to wait for it, on the monotonic clock
+    :ivar wanted: number of threads that have something to read
+    :ivar since: when the stream began to wait, on the monotonic clock
+    :ivar results: of its tasks, set when the round has ended
     """
 
     reader: StreamReader
@@ -373,12 +374,12 @@ class Rounds:
         self._closed = False
 
     def admit(self, stream: str) -> bool:
-        """Wait until there is room for another stream; return False where the driver has to end before."""
+        """Wait until there is room for another stream; return False if the driver has to end before."""
         with self._changed:
             while not self.stopping.is_set():
                 if self._has_room():
                     self._admitted.add(stream)
-                    # Until it knows its partitions.
+                    # An estimate until the stream knows its partitions.
                     self._wanted[stream] = 1
                     return True
                 self._changed.wait(HEARTBEAT_SECONDS)
@@ -407,7 +408,7 @@ class Rounds:
                 self._changed.notify_all()
 
     def take_part(self, reader: StreamReader, wanted: int) -> list[TaskResult]:
-        """Wait for a round in which the stream is read; return the results of its tasks, none where the driver ends.
+        """Wait for a round in which the stream is read; return the results of its tasks, none if the driver ends.
 
         :param wanted: threads that have something to read, at least one
         """
@@ -423,7 +424,7 @@ class Rounds:
         return part.results.result()
 
     def close(self) -> None:
-        """End the service to executors. No stream may be reading any more."""
+        """End the thread of the rounds and the budget server. Call it when no stream is reading any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -433,7 +434,7 @@ class Rounds:
     def _has_room(self) -> bool:
         if self._at_once is not None:
             return len(self._admitted) < self._at_once
-        # Those that publish need no request, but memory.
+        # Streams that publish want no threads, but need memory, so the number of streams is limited, too.
         most = max(self.threads.count, _LEAST_AT_ONCE)
         return sum(self._wanted.values()) < self.threads.count and len(self._admitted) < most
 
@@ -446,7 +447,7 @@ class Rounds:
                 self.threads.give_back(threads)
 
     def _next_parts(self) -> list[_StreamPart]:
-        """Wait for streams to read; return none at the end."""
+        """Wait for streams to read; return none after :meth:`close`."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
@@ -508,7 +509,8 @@ class Rounds:
     def _close_when_due(self, done: threading.Event, readers: Sequence[StreamReader], bundles: int, most: int) -> None:
         """End the round when something else waits for it, see the module's docstring.
 
-        :param most: tasks in which the round's partitions could be read
+        :param bundles: number of Spark tasks in the round
+        :param most: the largest number of tasks that would have something to read
         """
         clock, submitted = SleepClock(), self.cluster.submitted
         while not done.wait(HEARTBEAT_SECONDS):
@@ -521,7 +523,9 @@ class Rounds:
                 except SparkJobError:
                     # The cluster died, which the round's job reports.
                     continue
+                # Another job, of a publish, waits for cores.
                 is_crowded = self.cluster.submitted > submitted + 1 and self.cluster.running > cores
+                # Fewer bundles than cores: new executors have none of the work.
                 if bundles >= min(most, cores) and not is_crowded:
                     continue
             self.budget.close_round()

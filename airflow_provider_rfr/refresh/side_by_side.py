@@ -1,4 +1,4 @@
-"""The streams of one application, side by side: their admission, their threads and their ends."""
+"""Refreshes of the streams of one application, side by side: their admission, threads and results."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class StreamRuns:
         except BaseException as error:  # noqa: BLE001 - reported in the last line, after the other streams
             self._fail(stream, error)
         else:
-            # A sync has read only the parents that changed, and children belong to all of them.
+            # An incremental sync has read only changed parent records, and children belong to all parent records.
             self._parents.end(stream, None if refresh.ledger.held.is_incremental else refresh.ledger)
         finally:
             self._rounds.dismiss(stream)

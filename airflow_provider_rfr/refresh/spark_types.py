@@ -1,7 +1,7 @@
-"""Columns of records as Spark has them, and how records are read into columns that Spark asks for.
+"""Conversions between Arrow's and Spark's types of columns, for records that are read into a DataFrame.
 
-A column of JSON texts has the comment that it has in a published table, by which it is recognised in a schema that
-comes back from Spark, or was taken from that table.
+A column of JSON texts has the same comment as in a published table. The comment identifies it in a schema that comes
+back from Spark, or was taken from such a table.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def _spark_type(kind: pa.DataType) -> DataType:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The columns of a DataFrame as Arrow has them.
+    """The columns of a DataFrame as Arrow schemas.
 
-    :ivar read: types that JSON is read into, with the marks of JSON texts
-    :ivar given: types of the same columns in batches for Spark
+    :ivar read: the columns that JSON is read into, with the marks of JSON texts
+    :ivar given: the same columns in the types that batches for Spark have
     """
 
     read: pa.Schema
@@ -101,7 +101,7 @@ class RowLayout:
         return cls(read, given)
 
     def fitted(self, table: pa.Table, place: str) -> pa.Table:
-        """Return rows that were read, as Spark takes them.
+        """Cast rows that were read to the types of batches for Spark.
 
         :param place: of the rows, for the error
         :raises TypeMismatchError: a number is too large for its column, or a value is missing that may not be
@@ -119,10 +119,10 @@ class RowLayout:
 
 
 def _arrow_field(field: StructField, leaves: Mapping[str, pa.DataType], above: str) -> pa.Field:
-    """Return the Arrow field of a field.
+    """Return the Arrow field for a field of a Spark schema.
 
-    :param leaves: types by the names of Spark's
-    :param above: path of the struct that it belongs to
+    :param leaves: Arrow types by the names of Spark's types
+    :param above: path of the struct that the field belongs to, with a dot at its end; empty for a column
     """
     if above and not field.nullable:
         raise _unreadable(above + field.name, "NOT NULL inside of a column is not checked", "leave NOT NULL out")

@@ -1,12 +1,13 @@
 """The state of a refresh: its header in the ledger, and its meaning as values for commands, pages and log lines.
 
-The header is in the snapshot summary of every ledger commit, and the newest one is the state; page rows only hold what
-is per partition. Each commit writes all of it, so trimming old snapshots loses nothing. Nothing here reads a lake.
+The header is in the snapshot summary of every ledger commit, and the newest one is the state; the positions of
+partitions are in page rows. Each commit writes the whole header, so trimming old snapshots loses nothing. This module
+reads no table.
 
-A state is told only as far as the ledger knows it. An attempt that works commits at least every ``silence`` seconds,
-and one that ends says so; one that does neither was interrupted. Ages are measured by this machine's clock against the
-driver's, so clocks that are many seconds apart make them wrong by as much. What fails before a refresh is opened (no
-connection, no Java, a parent that can't be listed) is in the task's log and not here.
+The state is as exact as the ledger. An attempt that works commits at least every ``silence`` seconds, and one that ends
+records it; one that does neither was interrupted. Ages are this machine's clock minus the driver's, so they are wrong
+by as much as the clocks differ. Failures before a refresh is opened (no connection, no Java, a parent that can't be
+listed) are in the task's log only.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ class RefreshState(str, Enum):
 class LedgerHeader:
     """The state of the newest generation of one target.
 
-    :ivar epoch: the attempt that may commit
-    :ivar read_fingerprint: of what decides which requests are made
-    :ivar publish_fingerprint: of what decides how rows are typed
+    :ivar epoch: number of the attempt that may commit
+    :ivar read_fingerprint: digest of all that decides which requests are made
+    :ivar publish_fingerprint: digest of all that decides how rows are typed
     :ivar progressed_at: when pages were last added; a take-over alone does not count
     :ivar refused_under: fingerprint of the rules under which the publish was refused; under the same rules it would be
         refused again. None if it was not refused
     :ivar began_at: when the attempt opened or took over the generation
-    :ivar found_pages: pages that it found then, adopted ones included; ``found_records`` and ``found_partitions``
+    :ivar found_pages: pages that there were then, adopted ones included; ``found_records`` and ``found_partitions``
         (complete ones) likewise
-    :ivar silence: seconds for which a live attempt commits nothing at the most
-    :ivar ended_at: when the attempt ended, None while it works, and if it was killed
+    :ivar silence: the most seconds for which a live attempt commits nothing
+    :ivar ended_at: when the attempt ended; None while it works, and if it was killed
     :ivar outcome: how it ended, as its error's class names it; None while ``ended_at`` is
-    :ivar error: what the last attempt that said so ended with, without secrets; it stays while the next one
+    :ivar error: the error of the last attempt that recorded its end, without secrets; it stays while the next one
         of the same DAG works
     :ivar stream: its name in the source
     :ivar host: of the API, with its port; None where it is not known, as for code
@@ -75,12 +76,12 @@ class LedgerHeader:
     :ivar window_from: the least lower bound that an incremental sync asks for, frozen when it was opened, as a state
         writes values; None for a full refresh
     :ivar window_to: the greatest upper bound; None where none is sent
-    :ivar changes: records of a published incremental sync by what became of them, as of
+    :ivar changes: records of a published incremental sync by outcome, as of
         :class:`~airflow_provider_rfr.refresh.merge.MergeCounts`, and ``doubled_keys``, rows of the table beyond the
         first of their key that were replaced as well; None for a full refresh, and before the publish
-    :ivar fixed_window: the part of the cursor's values that is read, as ``start/end``; None if it is not fixed
+    :ivar fixed_window: the fixed range of cursor values that is read, as ``start/end``; None without such a window
     :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
-    :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
+    :ivar dag_id: DAG of the task that holds the generation; None outside of Airflow. ``dag_run_id``, ``task_id`` and
         ``map_index`` (-1 where the task is not mapped) likewise
     :ivar try_number: of that task
     :ivar retried: errors after which this attempt sent a request again, by kind; None without any
@@ -90,8 +91,8 @@ class LedgerHeader:
     :ivar previous_rows: rows of the last published generation, None before the first
     :ivar published_rows: rows of this generation in the target, once published
     :ivar snapshot_id: the target's commit, once published
-    :ivar past: earlier generations, the newest first; as many as are worth showing
-    :ivar earlier: earlier attempts on this generation, likewise
+    :ivar past: the last 20 earlier generations, the newest first
+    :ivar earlier: the last 20 earlier attempts on this generation, the newest first
     """
 
     generation: int
@@ -219,7 +220,7 @@ class LedgerHeader:
             ended_at=self.ended_at or self.committed_at,
             outcome=outcome if self.refused_under is None else "refused",
             pages=self.pages - self.found_pages,
-            # Of an attempt without a report it is the error of the one before.
+            # If the attempt did not record its end, the header has the error of the one before.
             error=None if self.ended_at is None or self.error is None else self.error[:_LONGEST_PAST_ERROR],
         )
 
@@ -247,11 +248,11 @@ class LedgerHeader:
     def taken_over(self, **changes: Any) -> LedgerHeader:
         """Return the header of an attempt's first commit, which opens the generation or takes it over."""
         header = self.advanced(**changes)
-        # Whoever may see this attempt's DAG need not be allowed to see the DAG of the one before it.
+        # Users who may see this attempt's DAG need not be allowed to see the DAG of the attempt before.
         error = self.error if header.dag_id == self.dag_id else None
         earlier = self.earlier
         if header.epoch > self.epoch:
-            # With the pages that the header does not name before they are adopted.
+            # Count the adopted pages, too, which the attempt before has written and not committed.
             before = replace(self.as_attempt, pages=header.pages - self.found_pages)
             earlier = (before, *earlier)[:_KEPT_PAST]
             header = replace(header, try_number=changes.get("try_number"))
@@ -314,7 +315,7 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of one table, with its pace in this attempt.
+    """The progress of one table's refresh, with the rate of this attempt.
 
     :ivar pages_per_second: None before the attempt has read pages
     :ivar seconds_left: estimate; None where the amount of work left is unknown
@@ -375,12 +376,12 @@ class Progress:
 
 
 def _expected_rows(header: LedgerHeader) -> int | None:
-    """Return the rows of the last refresh, of which this one may have as many; None where they say nothing."""
+    """Return the number of rows to expect, which is that of the last refresh; None for an incremental sync."""
     return None if header.is_incremental else header.previous_rows
 
 
 def rate_in_words(per_second: float) -> str:
-    """Format a rate, also that of a slow source: a page in 40 s is 0.03, and not 0."""
+    """Format a rate. Small ones keep a significant digit: a page in 40 s is 0.03, and not 0."""
     return f"{per_second:.1g}" if per_second < 0.1 else f"{per_second:,.{0 if per_second >= 10 else 1}f}"
 
 
@@ -406,22 +407,22 @@ def _rounded(value: float | None) -> float | None:
 
 
 STALE_SECONDS: Final = 900.0
-"""Without a new page, after which an attempt that works is stale; or for its ``silence``, where that is longer."""
+"""Seconds without a new page after which a working attempt is stale; or its ``silence``, where that is longer."""
 _FORGOTTEN_SECONDS: Final = 86400.0
-"""After which an attempt that was stopped, and that no other one continued, is stale."""
+"""Seconds after which an attempt that was stopped, and that no other one continued, is stale."""
 
 
 class State(str, Enum):
-    """The state of a table's newest refresh, in the order in which a person has to look."""
+    """The state of a table's newest refresh; those that need attention come first."""
 
     UNREADABLE = "unreadable"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-    """An attempt ended without saying so, and nothing is known to try again."""
+    """An attempt ended without recording it, and no retry is known."""
     STALE = "stale"
-    """Nothing has moved for long."""
+    """There has been no progress for long."""
     WAITING = "waiting"
-    """An attempt was stopped, or Airflow tries its task again; the next one has not begun."""
+    """An attempt was stopped, or Airflow will retry its task; the next attempt has not begun."""
     OPENING = "opening"
     READING = "reading"
     PUBLISHING = "publishing"
@@ -433,9 +434,9 @@ class TableStatus:
     """The newest refresh of a table, or of a part of it.
 
     :ivar ledger: the ledger's own name
-    :ivar sentence: what the state means here, without secrets; errors in it may quote a source
+    :ivar sentence: an explanation of the state, without secrets; errors in it may quote a source
     :ivar header: None where there is none, or where it can't be read
-    :ivar retry_at: when Airflow tries the task of a waiting refresh again; None where nobody knows
+    :ivar retry_at: when Airflow retries the task of a waiting refresh; None if this is not known
     """
 
     table: str
@@ -447,7 +448,7 @@ class TableStatus:
 
     @property
     def is_working(self) -> bool:
-        """Tell whether an attempt gives signs of life."""
+        """Tell whether an attempt is alive; a stale one that has not ended counts."""
         is_slow = self.state is State.STALE and self.header is not None and self.header.ended_at is None
         return is_slow or self.state in (State.OPENING, State.READING, State.PUBLISHING)
 
@@ -462,14 +463,14 @@ class TableStatus:
     def percent(self) -> int | None:
         """Return the share of the reading that is done, in percent; None where it is not known.
 
-        The rows of the last refresh count where partitions say less.
+        It is the share of complete partitions, or of the rows of the last refresh, whichever is greater.
         """
         header = self.header
         if header is None:
             return None
         if self.state is State.PUBLISHED or header.is_read:
             return 100
-        # Where all partitions are read at once, the first is complete near the end: till then they say nothing.
+        # If all partitions are read at once, the first is complete near the end. Until then, their share says nothing.
         says = header.partitions > 1 and (header.partitions_done or not header.pages)
         shares = [header.partitions_done / header.partitions] if says else []
         if expected := _expected_rows(header):
@@ -555,7 +556,7 @@ def by_urgency(status: TableStatus) -> tuple[int, str, str]:
 
 
 def state_of(header: LedgerHeader, now: datetime) -> State:
-    """Return the state of a refresh whose newest header this is."""
+    """Return the state of a refresh, by its newest header."""
     if header.state is RefreshState.PUBLISHED:
         return State.PUBLISHED
     if header.ended_at is not None:

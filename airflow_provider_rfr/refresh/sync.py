@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FORGOTTEN_AFTER: Final = 10
-"""Syncs in a row that do not list a partition, after which its value is dropped from the state."""
+"""Number of consecutive syncs without a partition, after which its value is dropped from the state."""
 
 
 def rules_of(stream: PagedStream, read: ChangesRead, upstream: str | None = None) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def rules_of(stream: PagedStream, read: ChangesRead, upstream: str | None = None
 def check_values(state: SyncState, now: datetime) -> None:
     """Check the values of a state that was written by hand.
 
-    :raises SyncStateError: one is not of its cursor's type, or has not come yet
+    :raises SyncStateError: one is not of its cursor's type, or is a time in the future
     """
     cursor = state.rules.get("cursor")
     kind = cursor.get("type") if isinstance(cursor, Mapping) else None
@@ -66,7 +66,7 @@ def check_values(state: SyncState, now: datetime) -> None:
 
 
 def _warn_of_held(held: Collection[Any]) -> None:
-    """Warn of partitions whose state stays, because they were not read whole."""
+    """Warn of partitions that keep their state, because pages or records of them were left out."""
     if held:
         _log.warning(
             "the state of %s stays, because pages or records were left out, so the next sync asks for the same changes"
@@ -82,7 +82,7 @@ class SyncPlan:
 
     :ivar rules: as of :func:`rules_of`
     :ivar state: of the table when the generation was opened; None for a full refresh, which replaces it
-    :ivar window: the only values of the cursor that are read; then the state stays as it is
+    :ivar window: the range of cursor values that is read, without a change of the state; None for no window
     """
 
     read: ChangesRead
@@ -98,7 +98,7 @@ class SyncPlan:
     def check(self, table: str) -> None:
         """Check that the table's state can be continued.
 
-        :raises SyncStateError: the cursor or the key has changed since, or it has a moment that has not come yet
+        :raises SyncStateError: the cursor or the key has changed since, or the state has a time in the future
         """
         if self.state is None:
             return
@@ -136,14 +136,14 @@ class SyncPlan:
     ) -> SyncState:
         """Return the state after the generation is published.
 
-        A partition's value is the greatest that was ever seen in it, and never goes back. It is not later than the
-        opening; after a full refresh, less the time in which records may still appear.
+        A partition's value is a watermark: the greatest cursor value that was ever seen in it, which never goes back. A
+        time is at most the opening; after a full refresh, the opening minus the delay with which records may appear.
 
         :param slices: JSON of each partition's slice
-        :param seen: the greatest comparable value, by the partition's place; missing where there was none
+        :param seen: the greatest comparable value, by the partition's ordinal; missing where there was none
         :param opened_at: when the generation was opened
-        :param tokens: the token of each partition's last page, by the partition's place
-        :param unread: places of slices of which pages or records were left out: the values of their partitions stay
+        :param tokens: the token of each partition's last page, by the partition's ordinal
+        :param unread: ordinals of slices of which pages or records were left out: the values of their partitions stay
         """
         if isinstance(self.read, StatefulRead):
             read = self.read.with_last_tokens(tokens)
@@ -170,16 +170,16 @@ class SyncPlan:
         seen: Mapping[int, Any],
         opened_at: datetime,
     ) -> dict[str, str]:
-        """Return the largest values once all slices were read, by partition.
+        """Return the new watermarks after all slices were read, by partition key.
 
-        :param keys: of the slices' partitions
+        :param keys: the partition key of each slice
         """
         column, values = read.column, dict(self.state.values) if self.state is not None else {}
         latest = write_moment(opened_at - read.settle if self.is_full else opened_at)
         for ordinal, (stream_slice, key) in enumerate(zip(slices, keys, strict=True)):
             found = text_of(seen[ordinal], column) if ordinal in seen else None
             if found is not None and column.kind == "datetime":
-                # A time that has not come yet, of a clock that is ahead or of a mistake, must not hide later changes.
+                # A time in the future, by a clock that is ahead or a mistake, must not hide later changes.
                 found = min(found, latest)
             candidates = values.get(key), found, read.reached(stream_slice, opened_at)
             if (value := greatest(*candidates, column=column)) is not None:
@@ -210,7 +210,7 @@ class SyncPlan:
     ) -> SyncState:
         largest = {}
         if read.column.kind == "datetime":
-            # As above, a time that has not come yet must not hide later changes.
+            # As in _values_after(), a time in the future must not hide later changes.
             largest = {ordinal: min(moment_in(value), opened_at) for ordinal, value in seen.items()}
         before = None if self.state is None else self.state.of_source
         _warn_of_held(unread)
@@ -218,7 +218,10 @@ class SyncPlan:
         return SyncState(self.rules, {}, of_source=after)
 
     def moves_state(self, after: SyncState) -> bool:
-        """Tell whether a commit is worth it that changes no row: the state advances by a step of the stream."""
+        """Tell whether the new state is worth a commit although no row changes.
+
+        A state of cursor values is, only if the stream reads in steps: then a step without records moves it, too.
+        """
         if isinstance(self.read, StatefulRead):
             before = None if self.state is None else self.state.of_source
             return self.read.moves(before or {}, after.of_source or {})
@@ -227,12 +230,12 @@ class SyncPlan:
 
 @dataclass(frozen=True, slots=True)
 class SyncChanges:
-    """The findings in the records of a generation, beside their rows.
+    """The findings in the records of a generation that an incremental sync needs.
 
-    :ivar seen: the greatest comparable cursor value, by the place of the partition
-    :ivar without_cursor: records without a usable cursor value
-    :ivar without_key: the first record without a whole key
-    :ivar outside: records outside of the window
+    :ivar seen: the greatest comparable cursor value, by the partition's ordinal
+    :ivar without_cursor: number of records without a usable cursor value
+    :ivar without_key: a record with a null in its key, as errors name it; None if there is none
+    :ivar outside: number of records outside of the window
     """
 
     seen: Mapping[int, Any]
@@ -242,7 +245,7 @@ class SyncChanges:
 
     @classmethod
     def of(cls, results: Iterable[PublishResult]) -> SyncChanges:
-        """Gather the results of all tasks."""
+        """Combine the findings of all tasks."""
         seen: dict[int, Any] = {}
         without_cursor, without_key, outside = 0, None, 0
         for result in results:
@@ -266,10 +269,10 @@ class SyncChanges:
         self._check_cursors(table, staged)
 
     def seen_in_full(self, table: str, staged: int, sync: Literal["full", "incremental"]) -> Mapping[int, Any]:
-        """Return the greatest values, where all records are read and replace the rows.
+        """Check the cursor values of a read of all records; return the greatest ones, by the partition's ordinal.
 
-        :param sync: that was asked for
-        :raises PublishRefusedError: it is a first sync, and no record has a cursor value
+        :param sync: the kind of sync that was asked for
+        :raises PublishRefusedError: an incremental sync was asked for, and no record has a cursor value
         """
         self._check_cursors(table, staged, refuses=sync == "incremental")
         return self.seen

@@ -3,12 +3,12 @@
 Whole batches go through Arrow's JSON reader. A batch that does not fit is read in smaller steps until the mismatch is
 one page, and that page record by record; then the steps grow again. A block is read whole, or not at all if some row
 does not fit. Dates and times are read as strings and cast by column, because Arrow's own parsing wants every value to
-carry a zone, or none. Columns of JSON text are filled before that.
+carry a zone, or none. Values for columns of JSON text become texts before Arrow reads the block.
 
-Value by value, what is kept without loss is taken: 1.0 in an integer column, an integer in a number column, a number or
+Value by value, a value fits if nothing is lost: 1.0 in an integer column, an integer in a number column, a number or
 boolean as its JSON text in a string column, a number as text in a decimal column. A number that a double can't hold is
 rounded in a number column, and noted. Text that looks like a number does not fit an integer column, unless values are
-cast: then text that holds a number or a boolean is one, and an object or a list in a string column is its JSON text.
+cast: then text of a number or a boolean is converted, and an object or a list in a string column becomes JSON text.
 
 Columns are built from buffers: ``pa.array(list)`` imports pandas where it is installed, which stops every reading
 thread for more than a second.
@@ -94,8 +94,8 @@ class BlockReader:
         if self._doubles and loses_digits(block):
             raise BlockMismatchError("a number that a double can't hold")
         if (write := self._write_texts) is not None:
-            # Values of a wrong shape stay as they are: Arrow's reader refuses them. An integer of more than 64 bits
-            # stays one, which orjson refuses: as a text it would have quotes in a column of JSON texts.
+            # Values of a wrong shape stay as they are: Arrow's reader refuses them. parse_int keeps integers of more
+            # than 64 bits, which orjson refuses: as strings they would have quotes in a column of JSON texts.
             try:
                 block = b"\n".join([dumps(write(loads(line, parse_int=int))) for line in block.split(b"\n")])
             except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
@@ -167,7 +167,7 @@ def _reading_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return the values as read, in the wanted type and checked; raise :class:`pyarrow.ArrowInvalid`."""
+    """Cast the values that Arrow read to the wanted type, and check them; raise :class:`pyarrow.ArrowInvalid`."""
     if not _some_leaf(wanted, lambda kind: pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_double(kind)):
         return array
     if pa.types.is_struct(wanted):
@@ -198,9 +198,9 @@ def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _instants(text: pa.Array) -> pa.Array:
-    """Parse RFC 3339 to microseconds in UTC.
+    """Parse RFC 3339 texts to timestamps in UTC.
 
-    Without a zone it is UTC, finer fractions are cut off, a date is midnight.
+    A text without a zone is in UTC, digits beyond microseconds are cut off, and a date means its midnight.
     """
     utc = pa.timestamp("us", "UTC")
     # Arrow casts a column whose values all carry a zone, or none of them. Others are brought into one form first.
@@ -255,7 +255,7 @@ def _struct_writer(fields: list[pa.Field]) -> _Write | None:
 class Loss(NamedTuple):
     """A value that can't be kept unchanged.
 
-    :ivar expected: what its column takes, where the value becomes null; None for a number that is rounded to a double
+    :ivar expected: the kind of values that its column takes; None for a number that is rounded instead of nulled
     """
 
     path: str
@@ -450,7 +450,7 @@ _CASTS: dict[pa.DataType, _Write] = {
     pa.float64(): _cast_to_number,
     pa.string(): lambda value: json_text(value) if isinstance(value, dict | list) else value,
 }
-"""What Airbyte's destinations cast, too."""
+"""Casts by type of column; Airbyte's destinations cast the same values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,9 +492,9 @@ class TypedRows:
     """The pages' rows in their order, every record as one row.
 
     :ivar table: the schema's columns and the system columns; a value that did not fit is null. Under ``fail`` a table
-        with offenders is not to be published
+        with offenders must not be published
     :ivar offenders: the first values that did not fit, in the order of rows
-    :ivar offender_count: how many there were
+    :ivar offender_count: number of all values that did not fit
     """
 
     table: pa.Table
@@ -513,15 +513,15 @@ def type_pages(
 ) -> TypedRows:
     """Read pages into the schema's columns; fields that the schema lacks are dropped (the ledger keeps them).
 
-    ``_rfr_meta`` notes each number that a double column rounded; ``on_type_error`` decides whether also each value that
+    ``_rfr_meta`` notes each number that a double column rounded and, if ``on_type_error`` is ``null``, each value that
     became null.
 
-    :param pages: with less than two GiB of records, which is what a column of strings can hold
+    :param pages: with less than two GiB of records, the limit of a column of strings
     :param schema: without system columns; fields marked by :func:`~airflow_provider_rfr.lake.schemas.json_text_field`
         take any value as JSON text, those by :func:`~airflow_provider_rfr.lake.schemas.mixed_text_field` objects and
         lists
     :param casts: whether a value of another type than its column's is cast, where nothing is lost by it
-    :raises LedgerError: a page does not hold as many lines as it says
+    :raises LedgerError: a page has another number of lines than its ``record_count``
     """
     reader = _PageReader(schema, max_offenders, note_changes=on_type_error == "null", casts=casts)
     pieces = list(reader.read([page for page in pages if page.record_count or len(page.records)]))
@@ -547,9 +547,9 @@ def type_pages(
 class _PageReader:
     """A reader that reads pages one after another, and keeps the values that did not fit.
 
-    :ivar rows: read so far
-    :ivar offenders: the first of them
-    :ivar changes: by row, the JSON of what was rounded there and, where ``note_changes`` says so, of what became null
+    :ivar rows: number of rows read so far
+    :ivar offenders: the first values that did not fit
+    :ivar changes: ``_rfr_meta`` by row: JSON of rounded numbers and, with ``note_changes``, of values that became null
     """
 
     def __init__(self, schema: pa.Schema, max_offenders: int, *, note_changes: bool, casts: bool = False) -> None:
@@ -590,7 +590,7 @@ class _PageReader:
             yield table
 
     def rewrite(self, lines: Sequence[bytes], partition: str, page: int) -> bytes:
-        """Rewrite the next lines as newline-delimited JSON that fits the schema for certain, one line for each."""
+        """Rewrite the next lines as newline-delimited JSON that surely fits the schema, one line for each."""
         records = []
         for number, line in enumerate(lines, start=1):
             losses: list[Loss] = []
@@ -608,7 +608,7 @@ class _PageReader:
         return b"\n".join(records)
 
     def _change(self, loss: Loss, partition: str, page: int, record: int) -> dict[str, str] | None:
-        """Return the entry of ``_rfr_meta`` for a loss; count a value that does not fit, too."""
+        """Return the entry of ``_rfr_meta`` for a loss, None for no entry; count an offender if the value is nulled."""
         if loss.expected is None:
             return {"field": loss.path, "change": "ROUNDED", "reason": f"a double can't hold {json_text(loss.value)}"}
         self.offender_count += 1

@@ -83,7 +83,7 @@ class SampleApi:
     def pid(self) -> int:
         """Return the id of the API's process.
 
-        :raises RuntimeError: not started
+        :raises RuntimeError: the API is not started
         """
         if self._process is None:
             raise RuntimeError("the sample API is not started")

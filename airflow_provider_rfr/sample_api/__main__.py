@@ -91,7 +91,7 @@ def _reply(app: SampleApp, request: ReceivedRequest, name: str, query: Mapping[s
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection."""
+    """A connection of a client."""
 
     def __init__(self, app: SampleApp) -> None:
         self._app = app

@@ -271,7 +271,7 @@ class RequestJournal:
 class ReceivedRequest:
     """A request as the server received it.
 
-    :ivar headers: by lower-case name
+    :ivar headers: headers by lower-case name
     """
 
     method: str

@@ -143,10 +143,10 @@ _ITEMS_OF = re.compile(r"/partitions/(\d+)/items")
 class Sizes:
     """The sizes of the data set.
 
-    :ivar records: orders, and as many invoices and shipments
-    :ivar customers: parents of the orders; every order belongs to one
-    :ivar partitions: of ``/partitions/{p}/items``, numbered from 0
-    :ivar pages: of one partition, at ``page_records`` records each
+    :ivar records: number of orders, and also of invoices and of shipments
+    :ivar customers: number of customers, the parents of the orders; every order belongs to one
+    :ivar partitions: number of partitions ``/partitions/{p}/items``, which are numbered from 0
+    :ivar pages: number of pages of one partition, at ``page_records`` records each
     """
 
     records: int = 20_000
@@ -179,11 +179,11 @@ class Collection:
 
 @dataclass(slots=True)
 class ShipmentCollection(Collection):
-    """Records with the time of their last change, which a deleted one has, too: it stays as a tombstone.
+    """Records with the time of their last change. A deleted record stays as a tombstone with such a time.
 
-    :ivar numbers: of those that are not deleted
-    :ivar changed: revision and time of those that changed, by number
-    :ivar deleted: tombstones
+    :ivar numbers: numbers of the records that are not deleted
+    :ivar changed: revision and time of the records that changed, by number
+    :ivar deleted: numbers of the tombstones
     """
 
     changed: dict[int, tuple[int, datetime]] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class ShipmentCollection(Collection):
         return {**record, "updated_at": updated_at, "is_deleted": number in self.deleted}
 
     def change(self, *, edit: Iterable[int], add: int, remove: Iterable[int], at: datetime) -> None:
-        """Change records at a moment; one that was deleted comes back by an edit.
+        """Change records at a moment; an edit of a deleted record restores it.
 
         :raises KeyError: there is no such record
         """
@@ -234,9 +234,9 @@ def _text_of(moment: datetime) -> str:
 
 
 def _moment_of(text: str) -> datetime:
-    """Return the moment of a text of ISO 8601, in UTC.
+    """Parse a time of ISO 8601, and convert it to UTC.
 
-    :raises ValueError: it is none
+    :raises ValueError: the text is no time
     """
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
@@ -285,7 +285,7 @@ class Dataset:
     def change_shipments(self, *, edit: Sequence[int], add: int, remove: Sequence[int], at: str | None) -> None:
         """Change shipments at a moment, by default now.
 
-        :raises ValueError: that is no moment
+        :raises ValueError: ``at`` is no time
         :raises KeyError: there is no such shipment
         """
         shipments = self._existing(_SHIPMENTS)

@@ -1,6 +1,6 @@
 """Exports that continue across migrations: rows that were sent are not sent again, and each new row is sent once.
 
-Here are the declaration and the progress of a sink: plain values, which plans compare.
+This module has the declaration and the progress of a sink as plain values, which plans compare.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from airflow_provider_rfr.exceptions import Problem
 from airflow_provider_rfr.http.redaction import is_secret
 
 CHOICES: Final = ("hold", "resume_from_new", "resend")
-"""What can become of a sink whose source was emptied or replaced."""
+"""The choices for a sink whose source was emptied or replaced."""
 _COMMON: Final = ("batch_size", "emit", "keys")
 _SETTINGS: Final = {"files": ("path", "format", *_COMMON), "http": ("connection", "path", *_COMMON)}
-"""By target; the first has to be given."""
+"""Names of the settings, by kind of target; the first one is required."""
 _CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str, str]]] = {
     "batch_size": (lambda value: type(value) is int and value > 0, "is not a number of rows", "e.g. 500"),
     "emit": (("rows", "diff").__contains__, "is unknown", "allowed: rows, diff"),
@@ -30,7 +30,7 @@ _CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
-    """An export.
+    """The declaration of a sink.
 
     :ivar source: name of the object that is exported
     :ivar to: ``files`` or ``http``
@@ -38,7 +38,7 @@ class SinkSpec:
         ``batch_size``, ``emit`` (rows, diff) and ``keys``
     :ivar columns: names of the sent columns in the payload; empty for the columns that the source had when the sink
         was registered, under the names that they have there
-    :ivar follow_schema: every column is sent, those that come later too
+    :ivar follow_schema: whether every column is sent, including those that are added later
     :ivar on_replace: what to do when the source is emptied or replaced: one of :data:`CHOICES`
     """
 
@@ -52,7 +52,7 @@ class SinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """The progress of an export of the object ``source``: its cursor is None before the first batch."""
+    """The progress of a sink that exports the object ``source``; ``cursor`` is None until the first window was sent."""
 
     uuid: UUID
     name: str
@@ -83,7 +83,7 @@ def findings(sink: SinkSpec) -> Iterator[Problem]:
 
 
 def _holds_credentials(path: str) -> bool:
-    """Tell whether an address has a password, or a parameter with a secret's name: plans and the registry show it."""
+    """Tell whether an address, which plans and the registry show, has a password or a parameter with a secret name."""
     try:
         parts = urlsplit(path)
     except ValueError:

@@ -1,10 +1,10 @@
 """The run of a sink with its targets, and the registered sinks: decisions about them, and the snapshots they protect.
 
-A run goes window by window and batch by batch, with the cursor stored after each acknowledgement. Rows that a killed
-run had sent and not stored, at most one batch, are sent again with the same id. A target takes batches as POST
-requests, or as files; a batch that is taken without an error is acknowledged.
+A run goes window by window and batch by batch, and stores its progress after each acknowledgement. If a run is killed
+before it stored that, at most one batch is sent again, with the same id. A target takes batches as POST requests, or as
+files; a batch that is taken without an error is acknowledged.
 
-Decisions of deploys and users are made in the caller's transactions, and nothing is sent for them.
+Decisions of deploys and users are stored in the caller's transactions; only a run sends rows.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from airflow_provider_rfr.store.leases import Lease, default_holder
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
-    """An HTTP endpoint, its connection resolved; ``repr`` shows no secret.
+    """An HTTP endpoint with its resolved connection; ``repr`` shows no secret.
 
     :ivar timeout: seconds for one request, from connecting to the acknowledgement
-    :ivar patience: seconds for which a batch is tried again where that may help
+    :ivar patience: seconds for which a batch is retried after errors that may pass
     :ivar allowed_hosts: private hosts, addresses and networks that may be called
     """
 
@@ -76,7 +76,7 @@ class HttpTarget:
 
 _BUSY: Final = (408, 425, 429)
 _STATUS_COUNTS: Final = http.Limits(body=1.0)
-"""A status acknowledges or refuses. The body is for messages: one that drips is left after a second."""
+"""The status acknowledges or refuses a batch. The body is only for messages, so it gets a second at most."""
 
 
 class HttpSender:
@@ -95,12 +95,16 @@ class HttpSender:
         self._client = http.Client()
 
     def send(self, batch: Batch) -> None:
-        """Post the batch, and repeat it as long as that may help and the target's patience lasts."""
+        """Post the batch, and retry it after errors that may pass, for as long as the target's ``patience``.
+
+        :raises ConfigurationError: no try with this connection can get an answer
+        :raises SinkDeliveryError: the target refuses the batch, or does not take it in time
+        """
         window = batch.window
         body = {
             "sink": batch.sink,
             "batch_id": batch.id,
-            # Texts: these numbers exceed what JavaScript can count.
+            # As texts, because JavaScript rounds numbers of this size.
             "from_snapshot": None if window.before is None else str(window.before),
             "to_snapshot": str(window.after),
             "part": window.part,
@@ -125,7 +129,7 @@ class HttpSender:
     def _post(self, batch: Batch, request: http.Request) -> tuple[str, float | None] | None:
         """Post the batch once; None if it is acknowledged.
 
-        :returns: the problem, if another try may succeed, and the seconds that the target asked to wait
+        :returns: the problem, if another try may succeed, and the seconds that the target asked to wait, if it did
         :raises ConfigurationError: no try with this connection can get an answer
         :raises SinkDeliveryError: the target refuses the batch
         """
@@ -147,11 +151,11 @@ class HttpSender:
 
 
 _WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"})
-"""Protocols of stores that show an object when it is complete."""
+"""Protocols of stores that show an object only when it is complete."""
 
 
 class FileSender:
-    """A sender that writes below one folder of one file system."""
+    """A sender that writes each batch as a file in one folder of a file system."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._collected = False
@@ -192,7 +196,7 @@ class FileSender:
             return
         self._files.makedirs(self._folder, exist_ok=True)
         if not self._collected:
-            # What killed runs left is of their last batch, which is the first one of this run.
+            # A killed run left partial files only of its last batch, which is the first one of this run.
             for file in map(str, self._files.ls(self._folder, detail=False)):
                 if file.rpartition("/")[2].startswith(f".{name}."):
                     self._files.rm_file(file)
@@ -203,7 +207,7 @@ class FileSender:
         if "file" not in self._protocols:
             self._files.mv(hidden, path)
             return
-        # An acknowledged batch outlives a power cut.
+        # Synced, so that an acknowledged batch survives a power cut.
         _sync(hidden)
         os.replace(hidden, path)
         _sync(self._folder)
@@ -252,15 +256,15 @@ def register_sink(
         return
     values: dict[str, Any] = {"name": name, "pins": sent, "on_replace": spec.on_replace, "source": str(source)}
     if moved:
-        # A cursor means nothing in another table; what becomes of it is decided later in the deploy.
+        # A cursor means nothing in another table. Later in the deploy it is decided how the sink continues.
         values |= {**_FROM_THE_START, "behind": None, "held_at": now_ms, "held_reason": "it has another source now"}
     sink_rows.change_sink(connection, row.uuid, **values)
 
 
 def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str, now_ms: int, *, about: str) -> None:
-    """Decide about a sink whose source was emptied or is another one; do nothing if the sink no longer exists.
+    """Store a decision about a sink whose source was emptied or replaced; do nothing if the sink no longer exists.
 
-    A repetition changes nothing, also by a later deploy.
+    The same decision about the same thing changes nothing a second time, even by a later deploy.
 
     :param about: id of the deploy that emptied the source, as in the summary of its snapshots; or of the new source
     """
@@ -271,16 +275,17 @@ def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str
     if choice != "hold":
         _decide(connection, row, choice, now_ms, about, decided_by=mark)
     elif row.behind is None:
-        # One that is held for rows that others replaced continues behind those.
+        # A sink with ``behind`` is already held, for rows that others replaced, and continues after those.
         held = {"held_at": now_ms, "held_reason": reason, "window": None} if row.held_at is None else {}
         sink_rows.change_sink(connection, row.uuid, **held, deploy_id=about, decided_by=mark)
 
 
 def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: int) -> None:
-    """Decide about a sink that is held, or about any other: ``resend``, or ``resume_from_new``.
+    """Store a user's decision about a sink, held or not, and release it.
 
-    ``resume_from_new`` sends the rows that were added since the source was replaced, or from now on if the sink is not
-    held.
+    :param choice: ``resend`` sends all rows again. ``resume_from_new`` sends the rows that were added since the source
+        was replaced, or from now on if the sink is not held
+    :raises ConfigurationError: there is no such sink or choice
     """
     row = sink_rows.load_sink(connection, identity)
     if row is None:
@@ -301,12 +306,12 @@ def _decide(connection: Connection, row: SinkRow, choice: str, since: int, about
 
 
 def hold_snapshots(catalog: Catalog, name: str, identity: UUID, row: SinkRow | None = None) -> None:
-    """Write from which sequence number on the sink needs the table of this name; without a row, that it needs none."""
+    """Set the table property by which the sink keeps the snapshots that it needs; without a row, remove it."""
     table = SourceTable.load(catalog, name)
     if table is None:
         return
     begin, end = hold_property("sink."), f".{identity.hex[:8]}"
-    # Also under a name that it had.
+    # Includes properties under former names of the sink, which are removed.
     ours = (name for name in table.properties if name.startswith(begin) and name.endswith(end))
     holds: dict[str, str | None] = dict.fromkeys(ours)
     if row is not None:
@@ -320,13 +325,13 @@ def hold_snapshots(catalog: Catalog, name: str, identity: UUID, row: SinkRow | N
 
 
 _LEASE_MILLISECONDS: Final = 300_000
-"""After which another run may take over from one that was killed."""
+"""Time after which another run may take over from a killed one."""
 _DECIDE: Final = "decide what becomes of it: resume_from_new or resend"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRun:
-    """The batches that a run got acknowledged, their rows, the sink's cursor, and whether everything was sent."""
+    """The result of a run: acknowledged batches, their rows, the sink's cursor, and whether everything was sent."""
 
     batches: int
     rows: int
@@ -348,7 +353,7 @@ def run_sink(
     """Send the rows that were added since the last run.
 
     :param target: the connection of an HTTP sink
-    :param source_table: the table with the source's rows, if it is not under the source's name
+    :param source_table: name of the table with the source's rows; None for the source's name
     :param stop: is called before each batch; the run ends if it returns True
     :raises ConfigurationError: the declaration is wrong, or was never deployed
     :raises SinkError: it is held, another run has it, its target refuses a batch, or its source has changed
@@ -370,7 +375,7 @@ def run_sink(
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sink that no other run moves; ``source`` is the name of the source's table."""
+    """One run of a sink under its lease; ``source`` is the name of the source's table."""
 
     store: ControlStore
     lease: Lease
@@ -384,16 +389,19 @@ class Run:
 
     def go(self) -> SinkRun:
         first = self._row()
-        # Before anything is read: an expiration that runs meanwhile must keep the snapshots that are still to be sent.
+        # Before anything is read, because a concurrent expiry must keep the snapshots that are still to be sent.
         hold_snapshots(self.catalog, self.source, self.identity, first)
         done = self._send_all()
         row = self._row()
-        # The cursor has moved: what only this sink needed may expire now.
+        # The cursor has moved, so snapshots that only this sink needed may expire now.
         hold_snapshots(self.catalog, self.source, self.identity, row)
         return SinkRun(row.batches - first.batches, row.rows - first.rows, row.cursor, done)
 
     def move(self, **values: Any) -> None:
-        """Write columns of the sink's row, unless its lease is lost; with a reason to hold it, also the time."""
+        """Update columns of the sink's row under the lease; with ``held_reason``, set ``held_at``, too.
+
+        :raises SinkLeaseLostError: another run took the lease; nothing was written
+        """
 
         def write(connection: Connection, now: int) -> None:
             since = {"held_at": now} if "held_reason" in values else {}
@@ -412,7 +420,7 @@ class Run:
                 problem = f"its source {self.source} has no table"
                 raise SinkError(row.name, problem, "deploy it or name another one")
             if row.since is None and row.physical not in (None, table.uuid):
-                # A deploy that makes the table anew may not have come to say so yet.
+                # A deploy that recreates the table may not have stored its decision about this sink yet.
                 problem = "its source is another table now, and nothing says where its cursor continues"
                 remedy = f"run it again after the deploy; if none is running, {_DECIDE}"
                 raise SinkError(row.name, problem, remedy)
@@ -447,7 +455,7 @@ class Run:
             sent += batch.rows.num_rows
             after = replace(batch.window, part=batch.window.part + 1)
             at = cursor_at(window.after, table) if batch.last else {"window": after.dumps()}
-            # The cursor moves only now: a run that dies before this sends the batch again, with the same id.
+            # Progress is stored only now: if the run dies before, the next one resends the batch, with the same id.
             self.move(**at, batches=acknowledged, rows=sent, last_batch=batch.id)
             if batch.last:
                 return

@@ -1,10 +1,10 @@
 """The next data that a sink sends: the snapshots, the columns and their names, and the batches.
 
-Snapshots that bring rows are sent; those of migrations, compactions and deletions are skipped. The merge of an
-incremental sync says which rows are new versions, and what it deleted: that is sent, and not the rows that it only
-moved. Any other snapshot that replaces rows (a full refresh, an overwrite, a merge by others, a deletion of everything)
-may contain rows that were sent before: then ``emit: diff`` sends what differs by the keys, and any other sink does what
-``on_replace`` says. So does ``diff`` after a merge by other keys than the sink's.
+Snapshots that add rows are sent, and compactions are skipped. The merge of an incremental sync records new versions and
+deletions of rows: these are sent, and not the rows that it only moved. Any other snapshot that replaces rows (a full
+refresh, an overwrite, another engine's merge, a deletion of everything) may contain rows that were sent before: then
+``emit: diff`` sends the differences by the keys, and any other sink does as ``on_replace`` says. ``diff`` also compares
+after migrations, deletions, and merges by other keys than the sink's; any other sink skips migrations and deletions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Columns = tuple[tuple[str, int], ...]
 
 
 class _Stored:
-    """A value that a sink's row has as JSON."""
+    """A value that the control store's row of a sink holds as JSON."""
 
     __slots__ = ()
 
@@ -52,9 +52,13 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class SentColumn:
-    """A sent column, by the name that is declared, or was registered, and as it is ``called`` in the source, as far as
-    is known; from the first run on by its Iceberg field ids, the newest first: a rewrite to another type makes another
-    one, and older rows have the older one."""
+    """A column that a sink sends.
+
+    :ivar name: its declared name, or the one that it had at registration
+    :ivar called: its last known name in the source
+    :ivar ids: its Iceberg field ids, the newest first; empty before the first run. A rewrite to another type gives the
+        column a new id, and older rows have the older one
+    """
 
     name: str
     called: str
@@ -71,8 +75,8 @@ class SentColumn:
 class SentColumns(_Stored):
     """All sent columns, in their order; none before the first run of a sink that sends all.
 
-    :ivar named: the payload has the declared names; else those of the source
-    :ivar table: uuid of the table that the ids are of, None until one was seen; in another one only names count
+    :ivar named: whether the payload has the declared names, and not those of the source
+    :ivar table: UUID of the table that the ids belong to, None before the first run; in another table only names count
     """
 
     columns: tuple[SentColumn, ...] = ()
@@ -90,8 +94,8 @@ class SentColumns(_Stored):
         """Return the sent columns of a declaration.
 
         :param present: names of the sent columns in the source; empty if unknown
-        :param before: the former columns, whose ids stay, for the same source
-        :param renamed: new names by old ones, of columns that were renamed since
+        :param before: the former columns for the same source, whose ids are kept
+        :param renamed: new names of columns that were renamed since, by their old names
         """
         if spec.follow_schema:
             return cls()
@@ -105,13 +109,17 @@ class SentColumns(_Stored):
         called = present or names
         was = {new.casefold(): old for old, new in (renamed or {}).items()}
         keys = [name.casefold() for name in called]
-        # Where an old name is another sent column's now, done again this would take the one for the other.
+        # If an old name is now the name of another sent column, a repetition of this would confuse the two columns.
         ids_by_name = {} if set(was.values()) & set(keys) else {column.called.casefold(): column.ids for column in sent}
         ids = [ids_by_name.get(was.get(key, key), ids_by_name.get(key, ())) for key in keys]
         return cls(tuple(map(SentColumn, names, called, ids)), bool(spec.columns), table=table)
 
     def seen(self, now: Columns, table: str) -> SentColumns:
-        """Return the columns with ids and spelling of this table's; if there are none, all of the table's columns."""
+        """Return the columns with this table's ids and spelling; if there are none yet, all columns of the table.
+
+        :param now: columns of the table's schema
+        :param table: UUID of the table
+        """
         columns = [] if self.columns else [SentColumn(name, name, (number,)) for name, number in now]
         for column in self.columns:
             here = column if self.table in (None, table) else replace(column, ids=())
@@ -120,10 +128,12 @@ class SentColumns(_Stored):
         return replace(self, columns=tuple(columns), table=table)
 
     def resolve(self, then: Columns, now: Columns, sink: str) -> Columns:
-        """Return payload name and field id of each column, in rows of the schema ``then`` of a table.
+        """Return payload name and field id of each column, for rows that were written with the schema ``then``.
 
-        The present schema of the table is ``now``. A column that is only in ``now`` was added later, and has no value
-        in these rows.
+        The table's present schema is ``now``. A column that is only in ``now`` was added later, and has no value in
+        these rows.
+
+        :raises SinkError: the source has one of the columns no more
         """
         sent = []
         for column in self.columns:
@@ -135,7 +145,7 @@ class SentColumns(_Stored):
         return tuple(sent)
 
     def payload_names(self) -> Mapping[str, str]:
-        """Return the names in the payload by all names of the sent columns, as they are compared."""
+        """Return the payload name of each sent column, by each of its names, case-folded."""
         names = {
             name.casefold(): self._payload_name(column)
             for column in self.columns
@@ -151,11 +161,13 @@ class SentColumns(_Stored):
 class SinkWindow(_Stored):
     """The snapshots that a sink is sending, and all that their division into batches depends on.
 
-    It is stored before the first batch is sent: so a run after a crash makes the same batches with the same ids.
+    It is stored before the first batch is sent, so that a run after a crash makes the same batches with the same ids.
 
-    :ivar before: None: all rows that the table shows at ``after``; else what came later than this snapshot
-    :ivar earlier: the columns in the rows at ``before``, to send what differs by the keys; None: to send what was added
-    :ivar keys: names in the payload, of changes; empty: rows are sent without their kind of change
+    :ivar before: the snapshot after which the window begins; None to send all rows of ``after``
+    :ivar after: the last snapshot of the window
+    :ivar earlier: the columns of the rows at ``before``, to send the differences by the keys; None to send added rows
+    :ivar keys: payload names of the keys; empty if rows are sent without their kind of change
+    :ivar size: rows of a batch
     :ivar part: number of the next batch, from 0
     """
 
@@ -169,15 +181,18 @@ class SinkWindow(_Stored):
 
     @property
     def needs(self) -> int:
-        """Return the oldest snapshot that is read."""
+        """Return the oldest snapshot that the window reads."""
         return self.after if self.before is None else self.before
 
 
 def batch_id(sink: UUID, physical: str, window: SinkWindow, ordinal: int, again: int) -> str:
     """Return the id of the window's next batch.
 
-    It is the same for the same rows unless they are sent ``again``. Ids of later batches, before which more batches
-    (``ordinal``) were acknowledged, sort behind it.
+    A retry of the batch has the same id. Ids of later batches sort after it.
+
+    :param physical: UUID of the source's table
+    :param ordinal: number of the sink's batches that were acknowledged before
+    :param again: number of decisions to send all rows again
     """
     identity = f"{physical}/{window.before}/{window.after}/{window.part}/{again}"
     return f"{ordinal:010d}-{uuid5(sink, identity).hex}"
@@ -188,7 +203,7 @@ _SENDS: Final = (SnapshotKind.ADDS_ROWS, SnapshotKind.CHANGES_ROWS)
 
 
 def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, Any] | None:
-    """Return the next values for a sink without a window: a window, a cursor or a hold; None if everything is sent."""
+    """Return the values to store for a sink without a window: a window, a cursor or a hold; None if all is sent."""
     if row.since is not None:
         return _from_now_on(row, table, row.since)
     size, is_diff = int(spec.settings.get("batch_size", _SIZES[spec.to])), spec.settings.get("emit") == "diff"
@@ -227,13 +242,13 @@ def cursor_at(snapshot_id: int | None, table: SourceTable) -> dict[str, Any]:
 def hold_values(reason: str, behind: int | None) -> dict[str, Any]:
     """Return the values that hold a sink.
 
-    :param behind: the snapshot behind which the sink continues if the rows so far are not to be sent
+    :param behind: the snapshot after which the sink continues if the decision is ``resume_from_new``
     """
     return {"held_reason": reason, "behind": behind, "deploy_id": None, "window": None}
 
 
 def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]:
-    """Return a cursor behind the rows that are decided not to be sent; a cursor that is further stays."""
+    """Return the values that move the cursor past the rows that must not be sent; a cursor that is further stays."""
     is_made_anew = row.deploy_id is not None and row.physical not in (None, table.uuid)
     cursor = None if is_made_anew else table.last_of(row.deploy_id) or table.last_before(since)
     at = row.cursor if row.window is None else SinkWindow.loads(row.window).needs
@@ -243,7 +258,10 @@ def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]
 
 
 def _last_added(line: Sequence[Increment], skipped: Collection[SnapshotKind], size: int) -> int:
-    """Return the last snapshot of a batch, from increments of which the first adds rows; one schema wrote them all."""
+    """Return the last snapshot of a window that begins with the first increment, which adds rows.
+
+    The window ends when it has ``size`` rows, and before a change of the schema.
+    """
     last, rows = line[0], 0
     for increment in line:
         if increment.kind in _SENDS:
@@ -251,7 +269,8 @@ def _last_added(line: Sequence[Increment], skipped: Collection[SnapshotKind], si
                 break
             last, rows = increment, rows + increment.rows
         elif increment.kind is SnapshotKind.MIGRATES or increment.kind not in skipped:
-            # What is decided about the rows before a migration says nothing of those behind it.
+            # A window ends before a migration, because a decision about the rows before it does not hold for those
+            # after it.
             break
     return last.snapshot_id
 
@@ -268,14 +287,17 @@ def _window(
 
 
 def _sent_columns(row: SinkRow, table: SourceTable, spec: SinkSpec, snapshot_id: int | None) -> SentColumns:
-    """Return the sent columns, with ids and spelling of the table's; where all are sent, those of the snapshot."""
+    """Return the sent columns with the table's ids and spelling; if all are sent, the columns of the snapshot."""
     if spec.follow_schema:
         return SentColumns().seen(table.columns(snapshot_id), table.uuid)
     return SentColumns.loads(row.pins).seen(table.columns(), table.uuid)
 
 
 def _sent_keys(sent: SentColumns, table: SourceTable, spec: SinkSpec) -> tuple[str, ...]:
-    """Return the names in the payload of the columns that tell rows apart."""
+    """Return the payload names of the keys.
+
+    :raises ConfigurationError: there are no keys, or one of them is not sent
+    """
     keys, names = tuple(spec.settings.get("keys", ())) or table.keys, sent.payload_names()
     remedy = "declare keys of the source, or settings.keys of the sink, and send them, too"
     if not keys:
@@ -289,7 +311,7 @@ def _sent_keys(sent: SentColumns, table: SourceTable, spec: SinkSpec) -> tuple[s
 def _with_other_keys_as_replaced(
     line: Sequence[Increment], row: SinkRow, table: SourceTable, spec: SinkSpec
 ) -> list[Increment]:
-    """Return the increments, with merges by other keys than the sink's as replacements: its keys are not noted."""
+    """Return the increments, with merges by other keys as replacements, because they do not record the sink's keys."""
     if not any(increment.kind is SnapshotKind.CHANGES_ROWS for increment in line):
         return list(line)
     now, sent = table.columns(), _sent_columns(row, table, spec, None)
@@ -305,7 +327,7 @@ def _with_other_keys_as_replaced(
 
 _Batches = Iterable[pa.RecordBatch]
 _OP: Final = "_op"
-"""Name of the field that says what became of a row, in exports of changes."""
+"""Name of the field with the kind of change, ``upsert`` or ``delete``, in exports of changes."""
 _UPSERT: Final = "upsert"
 _DELETE: Final = "delete"
 _NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -315,7 +337,7 @@ _NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 class Batch:
     """A batch of rows that is sent at once, as part ``window.part``.
 
-    With ``again`` above 0, its rows are declared duplicates.
+    If ``again`` is above 0, the batch says that its rows were sent before.
     """
 
     id: str
@@ -331,7 +353,7 @@ def batches_of(window: SinkWindow, table: SourceTable, row: SinkRow) -> Iterator
     if window.keys and _OP in dict(window.columns):
         problem = f"its source has a column {_OP}, the name of the column that marks changes"
         raise SinkError(row.name, problem, "name other columns")
-    # The first rows of the window are skipped: they were sent.
+    # The first rows of the window are skipped, because they were sent.
     wanted, sent = table.projection(window.columns, window.after), window.part * window.size
     rows: _Batches
     if window.before is not None and window.earlier is not None:
@@ -340,7 +362,7 @@ def batches_of(window: SinkWindow, table: SourceTable, row: SinkRow) -> Iterator
         after = table.read(table.contents(window.after), wanted)
         rows = _changes(row.name, window.keys, table.arrow(wanted), before, after)
     else:
-        # The cursor stays at ``before`` until the window's end.
+        # The cursor stays at ``before`` until the window's end, so ``row.sequence`` is that of ``before``.
         parts: Sequence[SourcePart]
         if window.before is None:
             parts = table.contents(window.after)
@@ -363,8 +385,10 @@ def batches_of(window: SinkWindow, table: SourceTable, row: SinkRow) -> Iterator
 def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches, after: _Batches) -> _Batches:
     """Yield upserts in the later state's order, then deletes in the earlier one's; rows are compared by their keys.
 
-    The earlier state's keys are held in memory with a digest of each row, about 400 bytes a row. Its values are taken
-    as the later one's types where they can be, so that a column of another type is not a difference by itself.
+    The earlier state's keys are held in memory with a digest of each row, about 400 bytes a row. Its values are cast to
+    the later types where that is possible, so that a changed type is not a difference by itself.
+
+    :raises SinkError: several rows of one state have the same key
     """
     problem = f"several rows have the same {', '.join(keys)}, so changes can't be determined"
     twice = SinkError(sink, problem, "name columns in settings.keys that tell rows apart")
@@ -386,7 +410,7 @@ def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches,
             met.add(key)
             changed.append(known.pop(key, (b"",))[0] != digest)
         yield _with_op(batch.filter(pa.array(changed, pa.bool_())), _UPSERT)
-    # A deleted row has its keys alone.
+    # A deleted row is sent with its keys alone.
     left = [dict(zip(keys, raw, strict=True)) for _, raw in known.values()]
     yield _with_op(pa.RecordBatch.from_pylist(left, schema=shape), _DELETE)
 
@@ -394,7 +418,7 @@ def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches,
 def _digests(batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the digests of each row's key and of the whole row.
 
-    A digest of the key, because its own text is kept in a buffer that is much larger than the text.
+    The key is digested, too, because its JSON text would stay in a buffer that is much larger than the text.
     """
     for row in rows_of(batch):
         key, whole = (blake2b(dumps(part), digest_size=16).digest() for part in ([row[name] for name in keys], row))
@@ -442,13 +466,13 @@ def dumps(value: Any) -> bytes:
 
 def _text(value: Any) -> str:
     if isinstance(value, datetime):
-        # A class of its own, with nanoseconds.
+        # A subclass with nanoseconds, such as pandas', which orjson does not take.
         return value.isoformat().replace("+00:00", "Z")
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return a function from a type's values to JSON's; a map whose keys are no texts becomes a list of pairs."""
+    """Return a function that converts values of a type to JSON values; maps without text keys become lists of pairs."""
     types = pa.types
     if types.is_floating(kind):
         return lambda value: value if value is None or math.isfinite(value) else _NOT_FINITE.get(value, "NaN")

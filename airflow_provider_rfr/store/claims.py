@@ -1,8 +1,8 @@
 """Claims on deliveries: lease and fencing token, so that any number of dispatchers can run.
 
-A claim counts the attempt before anything is sent, and raises the row's token. Only the holder of the newest token may
-write the result. A lease that runs out makes the row claimable again. On PostgreSQL, rows that others are claiming are
-skipped; on SQLite the write lock excludes others.
+A claim counts the attempt before anything is sent, and increments the row's token. Only the holder of the newest token
+may write the result. A lease that runs out makes the row claimable again. On PostgreSQL, rows that others are claiming
+are skipped; on SQLite the write lock excludes others.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _D: Final = DELIVERIES.c
 class Claim:
     """The right to make one attempt.
 
-    :ivar attempt: its number, from 1
-    :ivar failures: attempts that were seen to fail since the delivery was made or replayed
-    :ivar started_at: when the first attempt was claimed, in milliseconds since 1970
+    :ivar event: the event, as JSON
+    :ivar attempt: number of the attempt, from 1
+    :ivar failures: attempts whose failure was recorded since the delivery was made or replayed
+    :ivar token: fencing token of the claim
+    :ivar started_at: when the first attempt was claimed, or the delivery replayed, in milliseconds since 1970
     """
 
     delivery_id: str
@@ -47,7 +49,7 @@ class ClaimRequest:
     :ivar capacity: how many deliveries it can take
     :ivar lease: duration of the claims, in milliseconds
     :ivar interval: milliseconds between two windows of an endpoint; 0 delivers every commit by itself
-    :ivar strict: one at a time, in the order of the commits
+    :ivar strict: True: an endpoint's deliveries are claimed one at a time, in the order of the commits
     :ivar probe: deliveries that were tried already come first, so that with an endpoint that is down one delivery uses
         up its attempts and becomes a dead letter, rather than each of a long backlog being tried once
     """
@@ -61,14 +63,14 @@ class ClaimRequest:
 
 
 class MergedCommits(NamedTuple):
-    """Commits that become one delivery."""
+    """The id and the event of a delivery for several commits."""
 
     delivery_id: str
     event: str
 
 
 _Merge = Callable[[EndpointRow, Sequence[str]], MergedCommits]
-"""One delivery for several events, the oldest first; raises ValueError where one of them can't be read."""
+"""A function that merges events, the oldest first, into one delivery. It raises ValueError if one can't be read."""
 
 
 def claim(
@@ -113,12 +115,12 @@ def _due(endpoint_ids: Sequence[int], now: int) -> Select[Any]:
 
 
 def _is_behind() -> ColumnElement[bool]:
-    """Return the condition that an older delivery is not done.
+    """Return the condition that an older delivery of the endpoint blocks this one.
 
-    Such a delivery is under way, waits for its retry, or is dead and dead letters block.
+    It does while it is pending, or if it is dead and the endpoint's ``onFailure`` is ``block``.
     """
     older = DELIVERIES.alias("older")
-    # The states first, so that the index leads past all that is delivered.
+    # The list of states is redundant, and lets the index on endpoint, state and sequence skip delivered rows.
     undone = (older.c.state.in_(("pending", "dead")), or_(older.c.state == "pending", older.c.on_failure == "block"))
     return exists().where(older.c.endpoint_id == _D.endpoint_id, older.c.sequence < _D.sequence, *undone)
 
@@ -126,7 +128,7 @@ def _is_behind() -> ColumnElement[bool]:
 def _next_window(
     connection: Connection, now: int, request: ClaimRequest, endpoint: EndpointRow, merge: _Merge
 ) -> Sequence[Row[Any]]:
-    """Return the delivery of all commits since the endpoint was last fired; empty until its interval has passed."""
+    """Return the delivery of all new commits of an endpoint; empty until its interval has passed."""
     # The lock lets only one of two dispatchers open a window.
     lock = select(ENDPOINTS.c.last_fired_at).where(ENDPOINTS.c.id == endpoint.id).with_for_update(skip_locked=True)
     locked = connection.execute(lock).one_or_none()
@@ -223,18 +225,18 @@ class AttemptOutcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a claim; nothing of it is secret.
+    """The result of a claim; nothing in it is secret.
 
-    :ivar ending: ``RETRY`` for what may be repeated; whether it is, the delivery's budget decides
-    :ivar reason: of a failure, one word: ``http``, ``connection``, ``template`` ...
-    :ivar detail: ... and for people
+    :ivar ending: outcome; a ``RETRY`` becomes ``DEAD`` if the delivery has no attempts or time left
+    :ivar reason: reason of a failure, one word: ``http``, ``connection``, ``template`` ...
+    :ivar detail: explanation of a failure, for people
     :ivar answer: the endpoint's answer, at most 2 KB, masked
     :ivar wait: milliseconds until the next attempt, for ``RETRY`` and ``UNSENT``
     :ivar asked: milliseconds that the endpoint asked to wait (``Retry-After``)
     :ivar at: when the attempt began, in milliseconds since 1970
-    :ivar milliseconds: that it took
-    :ivar on_failure: the endpoint's policy, kept with what is dead
-    :ivar notified: no dead-letter notification is to be sent
+    :ivar milliseconds: duration of the attempt
+    :ivar on_failure: value of the endpoint's ``onFailure``, stored with a dead delivery
+    :ivar notified: True: no notification is to be sent for a dead delivery
     """
 
     claim: Claim
@@ -258,7 +260,7 @@ _OF_ATTEMPTS: Final = ("at", "milliseconds", "status", "detail", "answer", "body
 def settle(connection: Connection, now: int, results: Sequence[Result]) -> set[str]:
     """Write the results, and return the ids of deliveries that another dispatcher has claimed, or that were cancelled.
 
-    Their attempts are noted as well: the endpoint has received them.
+    Their attempts are recorded as well: the endpoint has received them.
     """
     by_id = {result.claim.delivery_id: result.claim for result in results}
     query = select(_D.id, _D.token, _D.lease_owner).where(_D.id.in_(sorted(by_id)), _D.state == "pending")

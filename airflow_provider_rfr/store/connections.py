@@ -1,11 +1,11 @@
-"""Uses of connections, and their alterations: hashes, references and masked values, no secrets.
+"""Rows of tasks that use connections, and of alterations: hashes, references and masked values, no secrets.
 
 A task registers before it reads its connections, so a concurrent change is always seen: at worst the task is restarted
 although it has the new settings already. Each registration increments the row's token; a replaced registration can
 neither end nor renew the row.
 
-A row of the journal is open from the first look at a connection until its new definition is stored. One that is open
-although the connection's lease is free belongs to a process that died.
+A row of the journal of alterations is open from the first look at a connection until its new definition is stored. A
+row that is open although the connection's lease is free belongs to a process that died.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEFERRED: Final = "deferred"
 FAILED: Final = "failed"
 IDLE: Final = "idle"
 _UNREAD: Final = "unread"
-"""The hash of a copy that is yet to be read."""
+"""A placeholder for the hash of a copy that the task has not read yet."""
 _SILENT: Final = 600_000
 """Milliseconds without a heartbeat after which a task counts as dead; there is one every two seconds."""
 _ERROR_LENGTH: Final = 500
@@ -47,7 +47,7 @@ _H: Final = USE_HASHES.c
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:
-    """A task of a run, as Airflow names it; -1 for one that is not mapped."""
+    """A task instance of Airflow; ``map_index`` is -1 if it is not mapped."""
 
     dag_id: str
     run_id: str
@@ -56,7 +56,7 @@ class TaskRef:
 
     @property
     def consumer(self) -> str:
-        """Return the task as a key."""
+        """Return the key of the task in the control store."""
         return f"{self.dag_id}/{self.run_id}/{self.task_id}/{self.map_index}"
 
     def __str__(self) -> str:
@@ -89,10 +89,10 @@ class Use:
     """A task that uses connections.
 
     :ivar state: running, deferred (the triggerer follows it), failed, idle (it ended well)
-    :ivar token: of its newest registration
-    :ivar error: what it failed with, masked
+    :ivar token: token of its newest registration
+    :ivar error: message of its failure, masked
     :ivar details: tables, options that the task can't adopt, how it is checked; no secrets
-    :ivar seen_at: its last heartbeat, in milliseconds since 1970
+    :ivar seen_at: time of its last heartbeat, in milliseconds since 1970
     """
 
     task: TaskRef
@@ -117,9 +117,9 @@ class Use:
 def register_use(
     connection: Connection, now: int, task: TaskRef, kind: str, conn_ids: Sequence[str], details: Mapping[str, Any]
 ) -> int:
-    """Note that the task starts, before it reads these connections, and return the token of its new row.
+    """Register the start of a task, before it reads these connections, and return the registration's token.
 
-    Earlier runs of the task that ended well are deleted.
+    The rows of earlier runs of the task that ended well are deleted.
     """
     before = load_use(connection, task)
     _delete_uses(connection, task, _U.run_id != task.run_id, _U.state == IDLE)
@@ -146,7 +146,10 @@ def _delete_uses(connection: Connection, task: TaskRef, *where: ColumnElement[bo
 
 
 def note_copies(connection: Connection, task: TaskRef, token: int, copies: Sequence[UsedConnection]) -> None:
-    """Note the copies that the task read; the copies that it should have are not changed."""
+    """Store the hashes of the copies that the task read; those of the copies that it should have are not changed.
+
+    Nothing is stored if a later registration replaced this one.
+    """
     use = load_use(connection, task)
     if use is None or use.token != token:
         return
@@ -156,7 +159,7 @@ def note_copies(connection: Connection, task: TaskRef, token: int, copies: Seque
 
 
 def beat(connection: Connection, now: int, task: TaskRef, token: int) -> Use | None:
-    """Note that the task is alive, and return its row; None if a later registration replaced it."""
+    """Store a heartbeat of the task, and return its row; None if a later registration replaced it."""
     use = load_use(connection, task)
     if use is None or use.token != token:
         return None
@@ -173,11 +176,11 @@ def end_use(
     error: str | None = None,
     error_kind: str | None = None,
 ) -> None:
-    """Note how the task's registration ended, unless a later one replaced it.
+    """Store the end of the task's registration, unless a later one replaced it.
 
-    After one that ended well, earlier runs that failed or died are deleted: they will not be continued.
+    If it ended well, the rows of earlier runs that failed or died are deleted: these runs will not be continued.
 
-    :param token: None for the newest one
+    :param token: token of the registration; None for the newest one
     """
     use = load_use(connection, task)
     if use is None or token not in (None, use.token):
@@ -193,7 +196,7 @@ def end_use(
 
 
 def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: str) -> None:
-    """Note the copy of the connection that those tasks should have; running tasks read it by themselves."""
+    """Store the hash of the copy that these tasks should have; running tasks read it with their heartbeats."""
     row = {"conn_id": conn_id, "via": conn_id, "running_hash": _UNREAD, "wanted_hash": wanted}
     for task in uses:
         upsert(connection, USE_HASHES, {**row, "consumer": task.consumer}, "wanted_hash")
@@ -204,7 +207,7 @@ def load_use(connection: Connection, task: TaskRef) -> Use | None:
 
 
 def forget_connection(connection: Connection, conn_id: str) -> None:
-    """Delete the notes of tasks that ran with the connection."""
+    """Delete the hashes of the copies of the connection, of all tasks."""
     connection.execute(delete(USE_HASHES).where(_H.conn_id == conn_id))
 
 
@@ -244,7 +247,7 @@ def _uses(connection: Connection, used: Select[Any], hashes: Select[Any]) -> lis
 _A: Final = ALTERATIONS.c
 _NOTES: Final = (SECRETS, IDENTITIES, MOVES)
 _ANY_CONTENT: Final = ""
-"""The hash under which another API's name is noted, for the contents that others store."""
+"""A content hash for the name of another API, which is valid whatever content Airflow's forms and commands store."""
 
 
 class AlterationState(str, Enum):
@@ -252,7 +255,7 @@ class AlterationState(str, Enum):
 
     OPEN = "open"
     STORED = "stored"
-    """What uses the connection is being restarted."""
+    """The new definition is stored, and tasks that use the connection are being restarted."""
     APPLIED = "applied"
     UNCHANGED = "unchanged"
     REFUSED = "refused"
@@ -287,7 +290,7 @@ class AlterationRecord:
 
 
 def begin_alteration(connection: Connection, now: int, conn_id: str, actor: str, statement: str) -> int:
-    """Open a row, and return its number."""
+    """Insert a row for an open alteration, and return its id."""
     row = {"conn_id": conn_id, "actor": actor[:250], "state": AlterationState.OPEN.value, "statement": statement}
     result = connection.execute(insert(ALTERATIONS).values(**row, options="{}", dependents="[]", started_at=now))
     assert result.inserted_primary_key is not None
@@ -295,7 +298,7 @@ def begin_alteration(connection: Connection, now: int, conn_id: str, actor: str,
 
 
 def note_alteration(connection: Connection, now: int, number: int, state: AlterationState, **values: Any) -> None:
-    """Note the state of an alteration, and other columns of its row."""
+    """Update the state of an alteration, and other columns of its row."""
     for name in ("options", "dependents"):
         if name in values:
             values[name] = json.dumps(values[name])
@@ -355,14 +358,14 @@ def installation_salt(connection: Connection) -> str:
 
 
 class ConnectionNotes:
-    """Notes on a connection outside of Airflow: references of secrets, its upstream, its former addresses."""
+    """Data on a connection that Airflow does not store: references to secrets, its upstream, its former addresses."""
 
     def __init__(self, connection: Connection, conn_id: str) -> None:
         self._connection = connection
         self._conn_id = conn_id
 
     def secret_references(self) -> dict[str, str]:
-        """Return the references to the secrets that were set by reference, by option."""
+        """Return the references to secrets, by the option that was set by a reference."""
         query = select(SECRETS.c.option, SECRETS.c.reference).where(SECRETS.c.conn_id == self._conn_id)
         return {row.option: row.reference for row in self._connection.execute(query)}
 
@@ -375,13 +378,15 @@ class ConnectionNotes:
         return self._connection.execute(query).scalar_one_or_none()
 
     def set_identity(self, now: int, identity: str | None) -> None:
-        """Replace the upstream; None: it is unknown."""
+        """Replace the hash of the upstream; None if it is unknown."""
         self._replace(IDENTITIES, [] if identity is None else [{"identity": identity, "seen_at": now}])
 
     def former_places(self, content: str) -> list[dict[str, Any]]:
         """Return former addresses, the oldest first, if the last alteration stored this content.
 
-        The name of another API than the connection had at first is among them, whoever stored the content.
+        If the connection was pointed at another API, that API's name is among them, even if others stored the content.
+
+        :param content: hash of the connection's content
         """
         of_content = MOVES.c.content_hash.in_((content, _ANY_CONTENT))
         query = select(MOVES.c.places).where(MOVES.c.conn_id == self._conn_id, of_content)
@@ -390,23 +395,23 @@ class ConnectionNotes:
         return places
 
     def set_former_places(self, content: str, places: Sequence[Mapping[str, Any]]) -> None:
-        """Note the former addresses before this content is stored; nothing in them is secret."""
+        """Store the former addresses, before this content is stored; nothing in them is secret."""
         rows = [{"content_hash": content, "places": json.dumps(list(places))}] if places else []
         self._replace(MOVES, rows, MOVES.c.content_hash == content)
 
     def keep_former_places(self, content: str) -> None:
-        """Forget the former addresses that were noted for other contents, once this one is stored."""
+        """Delete the former addresses for other contents, after this one is stored; the name of another API stays."""
         upstream = [place for place in self.former_places(content) if "upstream" in place]
         rows = [{"content_hash": _ANY_CONTENT, "places": json.dumps(upstream)}] if upstream else []
         self._replace(MOVES, rows, MOVES.c.content_hash != content)
 
     def forget(self) -> None:
-        """Forget everything: another connection of this name begins anew."""
+        """Delete all data, so that a new connection of this name begins without any."""
         for notes in _NOTES:
             self._replace(notes, [])
 
     def rename(self, new: str) -> None:
-        """Move everything to a new name, replacing the notes of a former connection of that name."""
+        """Move all data to a new name, replacing those of a former connection of that name."""
         ConnectionNotes(self._connection, new).forget()
         for notes in _NOTES:
             self._connection.execute(update(notes).where(notes.c.conn_id == self._conn_id).values(conn_id=new))

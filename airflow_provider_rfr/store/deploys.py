@@ -1,10 +1,10 @@
 """The registry of built-in objects, the journal of deploys, the queue of tables that may be deleted, and sinks.
 
-The registry is the result of the last deploy, written in one transaction. The journal is a log: what is left to do
-follows from the lake. A table is queued for deletion before it is retired, and dequeued when it is deleted.
+The registry is the result of the last deploy, written in one transaction. The journal is a log: the remaining work is
+derived from the lake. A table is queued for deletion before it is retired, and dequeued when it is deleted.
 
-Sinks are registered by deploys, and moved by the run that holds the sink's lease. Each write of a run is made under its
-lease, so a run that lost it moves nothing.
+Sinks are registered by deploys. The run that holds a sink's lease moves its cursor. Each write of a run is made under
+its lease, so a run that lost it changes nothing.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _TOUCHED: Final = (StepState.STARTED.value, StepState.DONE.value, StepState.FAIL
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """One deploy.
+    """A deploy in the journal.
 
-    :ivar plan: as JSON
-    :ivar revision: of the registry that it wrote; None if it did not
+    :ivar plan: the plan, as JSON
+    :ivar revision: revision of the registry that it wrote; None if it wrote none
     :ivar attempts: always 1, since a deploy is never resumed
     """
 
@@ -86,9 +86,9 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class JournalStep:
-    """One step of a deploy.
+    """A step of a deploy in the journal.
 
-    :ivar token: of the lease under which it was touched last
+    :ivar token: fencing token of the lease under which the step was planned, or begun last
     :ivar evidence: what was found and what was left behind, as JSON
     """
 
@@ -137,7 +137,7 @@ def find_deploy(connection: Connection, deploy_id: str) -> Deploy | None:
 
 
 def open_deploys(connection: Connection, project: str) -> tuple[Deploy, ...]:
-    """Return deploys that neither finished nor were followed by another one, the newest first."""
+    """Return deploys that did not finish and were not followed by another one, the newest first."""
     return _deploys(connection, _D.project == project, _D.state.in_(_OPEN))
 
 
@@ -164,7 +164,7 @@ def touched(connection: Connection, project: str) -> frozenset[str]:
 
 
 def unfinished_ids(connection: Connection, project: str) -> frozenset[str]:
-    """Return the ids of deploys whose results may still be used."""
+    """Return the ids of deploys that did not finish, and whose results a later one may still use."""
     unfinished = (_D.project == project) & _D.state.in_(_UNFINISHED)
     return frozenset(connection.execute(select(_D.deploy_id).where(unfinished)).scalars())
 
@@ -185,9 +185,9 @@ def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
 
 
 def open_deploy(connection: Connection, deploy: NewDeploy, *, token: int, now: int) -> None:
-    """Note the steps that the deploy is going to do, and supersede other unfinished deploys."""
+    """Record a deploy that begins, with its planned steps, and mark other open deploys as superseded."""
     others = (_D.project == deploy.project) & _D.state.in_(_OPEN)
-    # Superseded and not abandoned: what they touched is looked at until a deploy has finished.
+    # Superseded and not abandoned: the objects that they touched are checked until a deploy has finished.
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.SUPERSEDED.value, ended_at=now))
     connection.execute(insert(DEPLOYS).values(**_row(deploy, DeployState.RUNNING, now)))
     for seq, uuid, name, action in deploy.steps:
@@ -219,7 +219,7 @@ def end_deploy(
 
 
 def start_step(connection: Connection, deploy_id: str, seq: int, *, token: int, now: int) -> None:
-    """Note that a step is begun, before anything is done."""
+    """Record that a step begins, before it changes anything."""
     values = {"state": StepState.STARTED.value, "token": token, "attempts": _S.attempts + 1, "error": None}
     _update(connection, deploy_id, seq, {**values, "started_at": now, "ended_at": None})
 
@@ -227,7 +227,7 @@ def start_step(connection: Connection, deploy_id: str, seq: int, *, token: int, 
 def end_step(
     connection: Connection, deploy_id: str, seq: int, state: StepState, *, now: int, evidence: str = "", error: str = ""
 ) -> None:
-    """Note that a step is done, or why it is not."""
+    """Record the end of a step, with its evidence or its error."""
     values: dict[str, Any] = {"state": state.value, "ended_at": now, "error": error or None}
     _update(connection, deploy_id, seq, {**values, "evidence": evidence} if evidence else values)
 
@@ -263,7 +263,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class StoredRegistry:
-    """A consistent snapshot of the registry, at revision 0 and without a deploy before the first one."""
+    """A consistent snapshot of the registry; before the first deploy it is empty, at revision 0."""
 
     revision: int = 0
     version: str | None = None
@@ -312,9 +312,12 @@ def write_registry(
     entries: Iterable[Entry] = (),
     forgotten: Iterable[str] = (),
 ) -> int:
-    """Replace these entries, delete others, and return the new revision.
+    """Write the registry by compare-and-set, and return the new revision.
 
-    :raises StalePlanError: the base is not it
+    :param base_revision: revision that the deploy was planned from; 0 if there was none
+    :param entries: objects to insert or replace
+    :param forgotten: ids of objects to delete
+    :raises StalePlanError: the registry is at another revision than ``base_revision``
     """
     stale = StalePlanError(f"the registry is no longer at revision {base_revision}; plan again")
     revision = base_revision + 1
@@ -340,11 +343,11 @@ _G: Final = GARBAGE.c
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """A table that may be deleted at a time.
+    """A retired table that may be deleted from a certain time on.
 
     :ivar physical: its name, which contains the deploy that retired it
-    :ivar uuid: of the object that it belonged to
-    :ivar not_before: milliseconds since 1970
+    :ivar uuid: id of the object that it belonged to
+    :ivar not_before: that time, in milliseconds since 1970
     """
 
     physical: str
@@ -358,7 +361,7 @@ class Garbage:
 
 
 def queue(connection: Connection, project: str, garbage: Garbage, *, now: int) -> None:
-    """Queue a table; one that is queued already is not changed."""
+    """Queue a table for deletion; one that is queued already is not changed."""
     row = {**asdict(garbage), "project": project, "reason": garbage.reason[:255], "queued_at": now}
     insert_missing(connection, GARBAGE, [row])
 
@@ -371,12 +374,12 @@ def queued(connection: Connection, project: str) -> tuple[Garbage, ...]:
 
 
 def retract(connection: Connection, project: str, physical: str) -> None:
-    """Remove a table that is deleted, or needed again."""
+    """Remove a table from the queue, because it was deleted or is needed again."""
     connection.execute(delete(GARBAGE).where((_G.project == project) & (_G.physical == physical)))
 
 
 def failed(connection: Connection, project: str, physical: str, error: str) -> None:
-    """Note that a table could not be deleted; it is tried again."""
+    """Record that a table could not be deleted; the deletion is tried again."""
     row = (_G.project == project) & (_G.physical == physical)
     connection.execute(update(GARBAGE).where(row).values(attempts=_G.attempts + 1, last_error=error[:2000]))
 
@@ -386,19 +389,19 @@ class SinkRow:
     """A sink as the store knows it.
 
     :ivar source: id of the exported object
-    :ivar physical: uuid of the table that the cursor is a snapshot of
-    :ivar cursor: snapshot up to which everything was sent; None: the first window sends what the table holds
+    :ivar physical: UUID of the table that the cursor is a snapshot of
+    :ivar cursor: snapshot up to which everything was sent; None: the first window sends all rows of the table
     :ivar sequence: the cursor's sequence number, where it is known
     :ivar pins: the sent columns, as :class:`~airflow_provider_rfr.sinks.windows.SentColumns` writes them
-    :ivar since: when it was decided, in milliseconds since 1970, that what was there then is not to be sent; None once
-        the cursor is behind that
-    :ivar deploy_id: of the deploy that emptied the source
-    :ivar decided_by: what was decided last, and about what: ``<deploy, or new source>/<decision>``
-    :ivar held_at: since when it waits for a decision; None: it does not
-    :ivar behind: snapshot that replaced the rows, behind which a sink continues that is not to send them
-    :ivar round: goes up when everything is sent again; part of each batch's id
+    :ivar since: rows that were there at this time, in milliseconds since 1970, are not to be sent; None once the cursor
+        is after them
+    :ivar deploy_id: id of the deploy that emptied the source
+    :ivar decided_by: the last decision and its subject: ``<deploy, or new source>/<decision>``
+    :ivar held_at: since when it waits for a decision, in milliseconds since 1970; None if it does not
+    :ivar behind: snapshot that replaced the rows; the sink continues after it if these rows are not to be sent
+    :ivar round: number that goes up when everything is sent again; part of each batch's id
     :ivar window: the snapshots that are being sent, as JSON; None between windows
-    :ivar batches: acknowledged, in all; ``rows`` likewise
+    :ivar batches: number of batches acknowledged so far; ``rows`` likewise
     """
 
     uuid: UUID
@@ -446,8 +449,8 @@ def all_sinks(connection: Connection) -> tuple[SinkRow, ...]:
 def move_sink(connection: Connection, identity: UUID, **values: Any) -> None:
     """Write columns of a sink, for the run that holds its lease.
 
-    The run has locked its lease by then, where a deploy locks the row first: of two that meet so, PostgreSQL ends one,
-    and the store runs it again.
+    The run locks its lease before the sink's row, a deploy the row before the lease. If that is a deadlock, PostgreSQL
+    ends one of the two transactions, and the store retries it.
     """
     connection.execute(update(SINKS).where(SINKS.c.uuid == str(identity)).values(**values))
 
@@ -459,7 +462,7 @@ def change_sink(connection: Connection, identity: UUID, **values: Any) -> None:
 
 
 def delete_sink(connection: Connection, identity: UUID) -> None:
-    """Forget a sink, and revoke its lease; one that isn't there is not an error."""
+    """Delete a sink's row, if there is one, and revoke its lease."""
     connection.execute(delete(SINKS).where(SINKS.c.uuid == str(identity)))
     revoke_lease(connection, LeaseKind.SINK, str(identity))
 

@@ -2,7 +2,7 @@
 
 SQLite: every writing transaction begins with the write lock (``BEGIN IMMEDIATE``), so none has to be repeated half way;
 the journal is a WAL, so readers never wait. PostgreSQL: READ COMMITTED and row locks. A transaction is a function,
-because it is run again if the database's error says that this may help.
+because it is run again after an error that may pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from airflow_provider_rfr.timeouts import end_refused_commits, limit_waits
 
 
 class Clock(Protocol):
-    """Two clocks: one that other machines agree with, and one that never goes backwards."""
+    """A wall clock, and a monotonic clock that never goes backwards."""
 
     def now(self) -> float:
         """Return seconds since 1970, UTC. The value may jump, also backwards."""
@@ -38,7 +38,7 @@ class Clock(Protocol):
         """Return seconds since an arbitrary moment; only differences have a meaning."""
 
     def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Block for so many seconds."""
 
 
 class SystemClock:
@@ -55,7 +55,7 @@ class SystemClock:
 
 
 def instant(milliseconds: int) -> datetime:
-    """Return a time of the control store in UTC."""
+    """Convert a time of the control store, in milliseconds since 1970, to UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
@@ -70,7 +70,7 @@ _RUN: Final = "rfr_run"
 
 
 class ControlStore:
-    """A database with the package's tables; safe on any number of threads, and after a fork.
+    """A database with the package's tables; thread-safe, and usable after a fork.
 
     :ivar clock: the clock of leases and waits; None for the database's own, which all dispatchers share
     """
@@ -85,11 +85,11 @@ class ControlStore:
         return f"ControlStore({self._engine.dialect.name})"
 
     def run(self, work: Callable[[Connection], _T], *, patience: float = 60.0) -> _T:
-        """Run ``work`` in one writing transaction, and repeat it if the database is busy or unreachable.
+        """Run ``work`` in one writing transaction, and retry if the database is busy or unreachable.
 
-        It must have no effects except for those that it writes through the connection.
+        ``work`` may run several times, so it must have no effects except what it writes through the connection.
 
-        :param patience: seconds after which the database's error is raised
+        :param patience: seconds of retries, after which the database's error is raised
         """
         retrying = Retrying(
             retry=retry_if_exception(_may_help),
@@ -122,7 +122,10 @@ class ControlStore:
         return int(time.time() * 1000)
 
     def check_writable(self) -> None:
-        """Begin to write, and change nothing; raise the database's error if it is read-only."""
+        """Check that the store can be written, without a change.
+
+        :raises DBAPIError: the database is read-only or can't be reached
+        """
         self.run(lambda connection: connection.execute(delete(SETTINGS).where(false())), patience=5.0)
 
     def close(self) -> None:
@@ -138,12 +141,12 @@ class ControlStore:
 
 
 def run_id(connection: Connection) -> str:
-    """Return an id that all repeats of one :meth:`ControlStore.run` share, and no other transaction."""
+    """Return an id that all retries of one :meth:`ControlStore.run` share, and no other transaction."""
     return str(connection.get_execution_options().get(_RUN) or uuid.uuid4().hex[:16])
 
 
 def in_chunks(items: Iterable[_T]) -> Iterator[list[_T]]:
-    """Yield the items in lists of at most 500, because a statement can't have any number of parameters."""
+    """Yield the items in lists of at most 500, because databases limit the parameters of a statement."""
     rest = iter(items)
     while chunk := list(islice(rest, _CHUNK)):
         yield chunk
@@ -160,7 +163,7 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[
 
 
 def upsert(connection: Connection, table: Table, row: Mapping[str, Any], *changed: str) -> None:
-    """Insert the row; where its primary key is there, change these columns of it, or all that ``row`` has."""
+    """Insert the row; if its primary key exists, update these columns of it, by default all that ``row`` has."""
     keys = table.primary_key.columns.keys()
     values = {name: row[name] for name in (changed or row) if name not in keys}
     connection.execute(_insert(connection, table).values(**row).on_conflict_do_update(index_elements=keys, set_=values))
@@ -171,7 +174,7 @@ _EXAMPLES: Final = "write e.g. sqlite:////data/rfr.db or postgresql+psycopg2://u
 
 
 def address_of(url: str) -> URL:
-    """Return the address of a control store, which need not exist.
+    """Parse and check the URL of a control store, which need not exist.
 
     :raises ConfigurationError: no store can have this address, or its driver is not installed
     """
@@ -203,7 +206,7 @@ def address_of(url: str) -> URL:
 def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
     """Open the store, and make the tables that it lacks; any number of processes may do so at once.
 
-    :param url: SQLAlchemy's address, ``sqlite:///`` or ``postgresql://``
+    :param url: URL for SQLAlchemy, ``sqlite:///`` or ``postgresql://``
     :raises ConfigurationError: it can't be opened, or a version of this package with other tables made it
     """
 
@@ -273,7 +276,7 @@ def _opened(
 def _new_engine(address: URL) -> Engine:
     options: dict[str, Any] = {"hide_parameters": True}
     if address.get_backend_name() == "sqlite":
-        # Readable for its owner alone; SQLite gives the files that it adds the same rights, and reports what is wrong.
+        # Made readable for its owner alone; SQLite gives its other files the same rights. Errors are left to SQLite.
         with suppress(OSError):
             os.close(os.open(str(address.database), os.O_CREAT | os.O_EXCL, 0o600))
         options["connect_args"] = {"timeout": _BUSY_SECONDS}

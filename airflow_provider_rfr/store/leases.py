@@ -4,8 +4,8 @@ There are leases of deploys, runs of a sink, alterations of a connection, refres
 tables.
 
 A lease ends by itself when its holder no longer renews it, so a dead process does not block others for long. A holder
-that was paused while its lease ran out may wake up while the next one works. Therefore the token only goes up, and each
-write that depends on a lease compares it in its own transaction.
+that was paused while its lease ran out may wake up while the next one works. Therefore a lease has a fencing token,
+which only goes up, and each write that depends on the lease compares it in its own transaction.
 
 Also here: refresh tokens that a token endpoint issued in place of the configured ones, each redeemed under a lease.
 Each row is encrypted with a key derived from the configured refresh token, so the database alone reveals no token.
@@ -62,7 +62,11 @@ class LeaseKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class _LeaseState:
-    """A lease as it is stored, until milliseconds since 1970 (None: it is free); token 0: it never had a holder."""
+    """A lease as it is stored.
+
+    :ivar token: fencing token; 0 if it never had a holder
+    :ivar until: its end, in milliseconds since 1970; None if it is free
+    """
 
     token: int = 0
     holder: str | None = None
@@ -71,9 +75,10 @@ class _LeaseState:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease as its holder got it.
+    """A lease as it was granted to its holder.
 
-    :ivar milliseconds: its duration after each renewal
+    :ivar token: fencing token of the holder
+    :ivar milliseconds: duration after each renewal
     """
 
     kind: LeaseKind
@@ -84,9 +89,9 @@ class Grant:
     def renew(self, connection: Connection, now: int) -> bool:
         """Renew the lease, and keep it from being taken until this transaction ends; False if it is lost.
 
-        One that ran out, but was not taken, is renewed like any other.
+        A lease that ran out, but was not taken by another holder, is renewed, too.
         """
-        # One that was given back has no end and stays free: a late write must not bring it to life again.
+        # A lease that was given back has no end and stays free: a late write must not revive it.
         ours = update(LEASES).where(_is(self.kind, self.name), _L.token == self.token, _L.until.is_not(None))
         return connection.execute(ours.values(until=now + self.milliseconds)).rowcount == 1
 
@@ -106,7 +111,7 @@ def lease_state(connection: Connection, kind: LeaseKind, name: str) -> _LeaseSta
     row = connection.execute(select(_L.token, _L.holder, _L.until).where(_is(kind, name))).one_or_none()
     if row is None:
         return _LeaseState()
-    # As take_lease() stores it: the holder, and the id of a run.
+    # take_lease() stores the holder with the id of a run behind it, which is removed here.
     return _LeaseState(row.token, row.holder and (row.holder.rpartition(_BY)[0] or row.holder), row.until)
 
 
@@ -114,13 +119,13 @@ def take_lease(
     connection: Connection, now: int, kind: LeaseKind, name: str, holder: str, milliseconds: int
 ) -> Grant | None:
     """Take the lease, if it is free or has expired; None while another holder has it."""
-    # The row first: what does not exist can't be locked, and two processes would both find the lease free.
+    # The row is inserted first: a missing row can't be locked, and two processes would both find the lease free.
     insert_missing(connection, LEASES, [{"kind": kind.value, "name": name, "token": 0, "milliseconds": 0}])
     row = connection.execute(select(LEASES).where(_is(kind, name)).with_for_update()).one()
-    # One that ends later than a renewal now could make it end was written by a clock that ran ahead: it does not count.
+    # A lease that ends more than two durations from now was written by a clock that ran ahead: it does not count.
     holder = f"{holder[:200]}{_BY}{run_id(connection)}"
     if row.until is not None and now < row.until <= now + 2 * row.milliseconds:
-        # The answer to this transaction's commit was lost, and it is run again.
+        # If the holder is this run, the answer to its commit was lost and the transaction is retried.
         return Grant(kind, name, row.token, milliseconds) if row.holder == holder else None
     values = {"token": row.token + 1, "holder": holder, "until": now + milliseconds, "milliseconds": milliseconds}
     connection.execute(update(LEASES).where(_is(kind, name)).values(**values))
@@ -142,7 +147,8 @@ class Lease:
     """A held lease; a context manager that renews it on a thread of its own, and gives it back.
 
     :param lost: makes the error for a lost lease, from its token and the present one
-    :ivar name: of what is leased
+    :ivar name: name of the leased thing
+    :ivar token: fencing token
     """
 
     def __init__(self, store: ControlStore, grant: Grant, lost: Callable[[int, int], Exception]) -> None:
@@ -161,14 +167,14 @@ class Lease:
     def __exit__(self, *exception: object) -> None:
         self._end.set()
         self._renewing.join()
-        # If the store is away the lease runs out by itself; how the work ended counts more.
+        # If the store can't be reached, the lease runs out by itself; the outcome of the work counts more.
         with suppress(SQLAlchemyError):
             self._store.run(self._grant.release, patience=5.0)
 
     def ensure(self) -> None:
-        """Check the lease before something is done outside the store.
+        """Check that nobody else took the lease, before something is done outside the store.
 
-        :raises Exception: what ``lost`` makes
+        :raises Exception: the error that ``lost`` makes
         """
         with self._store.read() as connection:
             token = lease_state(connection, self._grant.kind, self.name).token
@@ -177,9 +183,10 @@ class Lease:
             raise self._lost(self.token, token)
 
     def write(self, work: Callable[[Connection, int], _T]) -> _T:
-        """Run ``work`` with the present time in one transaction, during which the lease can't be lost.
+        """Run ``work`` in one transaction, during which the lease can't be lost.
 
-        :raises Exception: what ``lost`` makes; nothing was written
+        :param work: gets the connection and the present time, in milliseconds since 1970
+        :raises Exception: the error that ``lost`` makes; nothing was written
         """
 
         def checked(connection: Connection) -> _T:
@@ -194,7 +201,7 @@ class Lease:
     def _renew(self) -> None:
         # Four times in its duration, in seconds.
         while not self._end.wait(self._grant.milliseconds / 4000):
-            # A store that is away for a moment is asked again: the lease outlives some missed renewals.
+            # A store that can't be reached for a moment is asked again: the lease outlives some missed renewals.
             with suppress(SQLAlchemyError):
                 # Where it is lost, this thread has nobody to tell: the holder's next write or ensure() compares the
                 # token itself.
@@ -205,9 +212,10 @@ class Lease:
 def acquire(
     store: ControlStore, project: str, *, holder: str = "", seconds: float = SECONDS, patience: float = 0.0
 ) -> Lease:
-    """Acquire the lease on deploys of a project, until so many seconds after its last renewal.
+    """Acquire the lease on deploys of a project.
 
     :param holder: shown to others; host and process by default
+    :param seconds: duration after each renewal
     :param patience: seconds to wait while another process holds it
     :raises DeployBusyError: another process holds it
     """
@@ -232,9 +240,10 @@ def acquire(
 
 
 def force_unlock(store: ControlStore, project: str, token: int) -> None:
-    """Take the lease on deploys from a dead holder with this token.
+    """Revoke the lease on deploys of a project, whose holder is dead.
 
-    :raises LeaseLostError: another one has it now
+    :param token: fencing token of the lease to revoke
+    :raises LeaseLostError: another holder has taken the lease since
     """
 
     def unlock(connection: Connection) -> None:
@@ -256,11 +265,11 @@ _STORE_PATIENCE: Final = 10.0
 
 
 class RefreshTokens:
-    """The newest refresh token of each grant, for every refresh that uses the same control store; thread-safe.
+    """A store of the newest refresh token of each grant, for all refreshes with the same control store; thread-safe.
 
     A grant is identified by a text with the configured refresh token. The store is opened at the first use.
 
-    :param url: SQLAlchemy's address of the control store
+    :param url: URL of the control store, for SQLAlchemy
     """
 
     def __init__(self, url: str) -> None:

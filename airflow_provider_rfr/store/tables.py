@@ -1,9 +1,10 @@
 """Tables of the control store.
 
 Times are whole milliseconds since 1970, so that SQLite and PostgreSQL compare them as instants. No column holds a
-secret: a delivery keeps the variables of its commit and is rendered for each attempt; of connections there are
-keyed hashes; refresh tokens are sealed with what only their connection holds. Of a sink, ``window`` is written before
-anything of it is sent, so that the same batches are cut again after a crash.
+secret: a delivery stores the variables of its commit, and its body is rendered for each attempt; of connections there
+are keyed hashes; a refresh token is encrypted with a key derived from the configured one, which only the connection
+holds. The ``window`` of a sink is written before its first batch is sent, so that a run after a crash cuts the same
+batches.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ METADATA: Final = MetaData()
 
 
 class DagIds(TypeDecorator[frozenset[str | None]]):
-    """Ids of DAGs as JSON, in one order, so that the database can compare them; None for a commit of no DAG."""
+    """A column type for a set of DAG ids: a sorted JSON list, so that equal sets are equal texts.
+
+    None in the set stands for commits of no DAG.
+    """
 
     impl = Text
     cache_ok = True
@@ -201,8 +205,8 @@ GARBAGE: Final = Table(
     Column("last_error", Text),
 )
 
-# Of deploys by project, of sinks by their id, of alterations by connection, of refresh tokens by their grant, of
-# history tables by their lake.
+# The name is the project of a deploy, the id of a sink, the connection of an alteration, the digest of a refresh
+# token's grant, or the lake of history tables.
 LEASES: Final = Table(
     "rfr_leases",
     METADATA,
@@ -234,7 +238,7 @@ USES: Final = Table(
     Index("ix_rfr_connection_task", "dag_id", "task_id", "map_index"),
 )
 
-# The copy that the task has, and the one that it should have; NULL for the same.
+# Hashes of the copy of a connection that the task has, and of the one that it should have; NULL for the same.
 USE_HASHES: Final = Table(
     "rfr_connection_use_hashes",
     METADATA,
@@ -261,7 +265,7 @@ IDENTITIES: Final = Table(
     Column("seen_at", BigInteger, nullable=False),
 )
 
-# Former addresses of a connection; they count while its content is what the last alteration stored.
+# Former addresses of a connection; they are valid while its content is the one that the last alteration stored.
 MOVES: Final = Table(
     "rfr_connection_moves",
     METADATA,
@@ -323,7 +327,7 @@ SINKS: Final = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
-# A row of a history table of the lake waits here until it is appended; then its key stays for some days.
+# A queue: a row of a history table waits here until it is appended; then its key stays for some days, to find repeats.
 HISTORY: Final = Table(
     "rfr_history_rows",
     METADATA,

@@ -1,7 +1,8 @@
-"""Checkpoint readers: which slice comes next, and which state to emit; and the cursors that keep positions.
+"""Checkpoint readers, which choose the next slice and the state to emit, and cursors, which keep positions.
 
-All readers share one protocol. ``next()`` is the next slice, or None to stop. ``observe(state)`` passes the stream's
-current state. ``get_checkpoint()`` is the state to emit, or None; it is asked after each slice and once after the last.
+All readers share one protocol. ``next()`` returns the next slice, or None at the end. ``observe(state)`` takes the
+stream's current state. ``get_checkpoint()`` returns the state to emit, or None; a read loop calls it after each slice,
+and once more after the last one.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class CheckpointReader(Protocol):
 
 
 class IncrementalCheckpointReader:
-    """Slice by slice; emits the states that the stream reports.
+    """A reader that goes slice by slice, and emits the states that the stream reports.
 
-    Without any slice the incoming state is emitted again, so that it isn't lost.
+    If there are no slices, it emits the incoming state again, so that this isn't lost.
     """
 
     def __init__(self, stream_state: Mapping[str, Any], stream_slices: Iterable[Mapping[str, Any] | None]) -> None:
@@ -66,10 +67,10 @@ class IncrementalCheckpointReader:
 
 
 class ResumableFullRefreshCheckpointReader:
-    """Page by page, for an undivided stream that keeps its position itself.
+    """A reader that goes page by page through an undivided stream that keeps its position itself.
 
-    The slices that it returns carry the position as their cursor slice.  States may be observed in any
-    form that ``load_state`` reads.
+    The slices that it returns carry the position as their cursor slice.  It observes states in any form that
+    ``load_state`` reads.
     """
 
     def __init__(self, stream_state: Any) -> None:
@@ -90,7 +91,7 @@ class ResumableFullRefreshCheckpointReader:
 
 
 class FullRefreshCheckpointReader:
-    """Slice by slice, for a stream that can't resume: one Complete when all were read, nothing before."""
+    """A reader that goes slice by slice through a stream that can't resume, and emits one Complete at the end."""
 
     def __init__(self, stream_slices: Iterable[Mapping[str, Any] | None]) -> None:
         self._slices = iter(stream_slices)
@@ -119,15 +120,15 @@ class SliceCursor(Protocol):
         """Return the whole state as JSON; a returned state doesn't change when the cursor moves on."""
 
     def select_state(self, stream_slice: StreamSlice | None = None) -> Any:
-        """Return the state of one partition, in any form that ``load_state`` reads; None if it's unseen."""
+        """Return the state of one partition, in any form that ``load_state`` reads; None if it was never seen."""
 
 
 class CursorBasedCheckpointReader:
-    """Slice by slice; or, with ``read_state_from_cursor``, page by page and slice by slice in one loop.
+    """A cursor-based reader that goes slice by slice, and emits the cursor's state.
 
-    In the second way a slice is returned again, with its new position, until the cursor says that it is
-    complete; slices that were complete before are left out.  A state equal to the one emitted last is
-    not emitted.
+    With ``read_state_from_cursor`` it returns a slice again for each page, with its new position, until the cursor says
+    that the slice is complete; it leaves out slices that were complete before.  It does not emit a state that equals
+    the one before.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class CursorBasedCheckpointReader:
         self._current = None
 
     def observe(self, new_state: Any) -> None:
-        """Ignore the state: the cursor has it."""
+        """Ignore the state, which is read from the cursor."""
 
     def get_checkpoint(self) -> Mapping[str, Any] | None:
         state = self._cursor.get_stream_state()
@@ -179,9 +180,9 @@ class CursorBasedCheckpointReader:
 
 
 class LegacyCursorBasedCheckpointReader(CursorBasedCheckpointReader):
-    """The same for streams written for the CDK, whose slices are plain mappings.
+    """A cursor-based reader for streams that were written for the CDK, whose slices are plain mappings.
 
-    Returns dictionaries with the flat keys and, under ``partition`` and ``cursor_slice``, both parts.
+    It returns dictionaries with the flat keys and, under ``partition`` and ``cursor_slice``, both parts.
 
     :raises SliceError: a slice has one of those two keys itself
     """
@@ -200,7 +201,7 @@ class LegacyCursorBasedCheckpointReader(CursorBasedCheckpointReader):
 
 
 class ResumableFullRefreshCursor:
-    """The position of a stream that isn't divided.
+    """A cursor with the position in a stream that isn't divided.
 
     :param state: in any form that ``load_state`` reads
     """
@@ -225,11 +226,11 @@ class ResumableFullRefreshCursor:
 
 
 class SubstreamResumableFullRefreshCursor:
-    """The position inside each partition; a partition resumes at its page.
+    """A cursor with the position in each partition of a stream, so that a partition resumes at its page.
 
     :param state: ``{"states": [{"partition": ..., "cursor": ...}, ...]}``, each cursor in any form that
         ``load_state`` reads; empty at the start
-    :param partition_key: text that identifies a partition
+    :param partition_key: returns the text that identifies a partition
     :raises ConfigurationError: the state has another shape
     """
 
@@ -237,7 +238,8 @@ class SubstreamResumableFullRefreshCursor:
         self, state: Mapping[str, Any] | None = None, partition_key: Callable[[Mapping[str, Any]], str] = canonical_json
     ) -> None:
         self._key = partition_key
-        # The state's entries, in the order in which partitions were first seen; replaced, never changed.
+        # In the order in which partitions were first seen. An entry is replaced and never changed in place, because
+        # states that were returned hold it.
         self._entries: dict[str, dict[str, Any]] = {}
         if state is None or ("states" not in state and isinstance(load_state(state), NotStarted)):
             return

@@ -51,14 +51,14 @@ class _Unlimited:
 
 
 def _own_tokens() -> TokenOwner:
-    # The parse of a DAG needs this module, and no tokens.
+    # Imported here, because parsing a DAG imports this module and obtains no tokens.
     from airflow_provider_rfr.streams.tokens import OwnTokens
 
     return OwnTokens()
 
 
 def _no_errors() -> RetriedErrors:
-    # As above: a DAG that is parsed retries nothing.
+    # Imported here for the same reason: parsing a DAG sends no requests.
     from airflow_provider_rfr.streams.repeats import RetriedErrors
 
     return RetriedErrors()
@@ -70,9 +70,11 @@ ParentReader: TypeAlias = Callable[[Any], Iterator[tuple[Mapping[str, Any], "Pag
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """Belongs to one process: a copy that arrives in another one is unlimited until it's bound again.
+    """The rate budget, the stop signal and the token owner of one process that reads streams.
 
-    :ivar limiter: asked before each request
+    A copy that is unpickled in another process has the defaults, which neither limit nor stop.
+
+    :ivar limiter: asked for a permit before each request
     :ivar stop: once set, reads end at the next request or sleep
     :ivar tokens: obtains the tokens of logins and OAuth2 grants
     :ivar retried: counts the errors after which requests are sent again
@@ -86,9 +88,9 @@ class ReadContext:
     retried: RetriedErrors = field(default_factory=_no_errors)
 
     def sleep(self, seconds: float) -> None:
-        """Wait, unless the reader is stopped.
+        """Wait for so many seconds, or until the reader is asked to stop.
 
-        :raises BackoffInterrupted: it was
+        :raises BackoffInterrupted: the reader was asked to stop
         """
         if self.stop.wait(seconds):
             raise BackoffInterrupted("the reader was asked to stop")
@@ -109,7 +111,7 @@ _JsonValue: TypeAlias = bool | int | float | str | Sequence["_JsonValue"] | Mapp
 
 
 def canonical_json(value: Any, *, field: str = "value") -> str:
-    """Return JSON with sorted keys and without blanks.
+    """Return JSON with sorted keys and without whitespace.
 
     Equal values have equal texts, on every machine and in every attempt.
 
@@ -178,11 +180,10 @@ def dump_state(state: State) -> dict[str, Any]:
 def load_state(value: Any) -> State:
     """Read a state in any form that was ever stored.
 
-    Nothing (None, ``{}``, the CDK's "no cursor" marker) is NotStarted; the CDK's completion sentinel
-    is Complete; ``{"next_page_token": X}`` is NextPage(X); any other mapping or a bare value is itself
-    the token.
+    None, ``{}`` and the CDK's "no cursor" marker are NotStarted; the CDK's completion sentinel is Complete;
+    ``{"next_page_token": X}`` is NextPage(X). Any other mapping or bare value is the page token itself.
 
-    :raises ConfigurationError: the versioned form of another version, or a broken one
+    :raises ConfigurationError: a versioned state has an unknown version, or is malformed
     """
     if isinstance(value, (NotStarted, NextPage, Complete)):
         return value
@@ -203,7 +204,7 @@ def load_state(value: Any) -> State:
 
 
 def flat_state(state: State) -> dict[str, Any]:
-    """Return the form that streams written for the CDK know: ``{}``, the token's mapping, the sentinel.
+    """Return the state in the CDK's form: ``{}`` at the start, the token's mapping, the sentinel at the end.
 
     ``load_state(flat_state(s)) == s`` for every state: a token that would be mistaken for something
     else, or is not a mapping, is wrapped as ``{"next_page_token": token}``.
@@ -253,10 +254,10 @@ class SliceError(ConfigurationError, ValueError):
 
 
 class StreamSlice(Mapping[str, Any]):
-    """A partition, and the position of its reading.
+    """A partition, and the position from which it is read on.
 
-    Reads as one flat mapping, in which the partition's keys win over a token's keys of the same name;
-    ``partition`` and ``cursor_slice`` keep the two apart.  Equal to every mapping with the same items.
+    As a mapping it is flat, and the partition's keys win over a token's keys of the same name; ``partition`` and
+    ``cursor_slice`` keep the two apart.  It equals every mapping with the same items.
 
     :ivar partition: identifies the unit of work; ``{}`` for a stream that isn't divided
     :ivar cursor_slice: state in the flat form, ``{}`` at the start
@@ -304,7 +305,7 @@ def as_stream_slice(value: Any) -> StreamSlice:
 def legacy_slice(stream_slice: StreamSlice) -> dict[str, Any]:
     """Return the dictionary that streams written for the CDK get: flat keys, and both parts by name.
 
-    :raises SliceError: the partition uses one of those two names
+    :raises SliceError: the partition has a key named ``partition`` or ``cursor_slice``
     """
     taken = _RESERVED_KEYS & stream_slice.partition.keys()
     if taken:
@@ -328,31 +329,31 @@ def key_paths(primary_key: PrimaryKey) -> tuple[tuple[str, ...], ...]:
 
 
 class Stream(ABC):
-    """A stream: the records of an API that belong into one table.
+    """The records of an API that belong in one table.
 
-    ``read_records`` yields the records of one slice.  A stream that wants to be resumed page by page is
-    a PagedStream, or has a ``state`` (see StateMixin).
+    ``read_records`` yields the records of one slice.  To be resumed page by page, a stream is a PagedStream, or has a
+    ``state`` (see StateMixin).
 
     :ivar name: without one, the class's name in snake case
     :ivar namespace: distinguishes streams of the same name, e.g. a database schema
     :ivar primary_key: a field, several, or paths of fields; None if there is none
     :ivar json_schema: None lets the schema be inferred from the records
-    :ivar columns: types of single columns by name, e.g. ``{"created_at": "timestamp"}``, before what is inferred or
-        declared; see docs/sources.md
+    :ivar columns: types of single columns by name, e.g. ``{"created_at": "timestamp"}``; they win over inferred and
+        declared types, see docs/sources.md
     :ivar additional_fields: treatment of fields that ``json_schema`` does not name: ``drop`` or ``keep``
-    :ivar casts: text that holds a number or a boolean fits a column of such, and an object fits a string column as its
-        JSON text; without it such values do not fit
+    :ivar casts: whether text that holds a number or a boolean fits a column of that type, and an object fits a string
+        column as its JSON text
     :ivar cursor_field: the field (or path) by which the stream reads incrementally; empty if it doesn't
-    :ivar cursor_type: of that field's values, which tell the newer one of two versions of a record: moments of ISO 8601
-        or of a timestamp column, integers, or texts
+    :ivar cursor_type: type of that field's values: moments of ISO 8601 or of a timestamp column, integers, or texts. Of
+        two versions of a record, the one with the greater value is newer
     :ivar incremental: how the stream reads the records that changed; None if it can't
     :ivar why_not_incremental: problem and remedy where it can't
     :ivar partition_fields: the fields of a slice that identify it; None for all of them.  A parent's
         ``updated_at`` must not be among them: a slice that changes between two attempts is a new one
-    :ivar page_size: part of the fingerprint: pages of another size don't join the old ones
+    :ivar page_size: records of a full page; part of the fingerprint, because a refresh can't resume with another size
     :ivar public_config: the source's configuration without secrets, part of the fingerprint too
-    :ivar paces_itself: the stream asks ``context.limiter`` itself, before each of its requests
-    :ivar requests_per_second: the API's limit; a refresh keeps it if its option of this name is not set
+    :ivar paces_itself: whether the stream itself asks ``context.limiter`` before each of its requests
+    :ivar requests_per_second: the API's limit; a refresh keeps to it if its option of this name is not set
     :ivar max_concurrency: most requests in flight that the API allows; bounds the option ``concurrency``
     """
 
@@ -429,13 +430,13 @@ class Stream(ABC):
     def source_for_executors(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the source from which executors build this stream.
 
-        Another one than the stream's own, where building it from that sends requests.
+        Override it if building the stream from ``source`` sends requests, or reads files that executors do not have.
         """
         return source
 
     @property
     def context(self) -> ReadContext:
-        """Return the context that ``bind`` gave; before that, one that neither limits nor stops."""
+        """Return the context that was bound; before that, one that neither limits nor stops."""
         return self._context or ReadContext()
 
     def bind(self, context: ReadContext) -> None:
@@ -455,12 +456,12 @@ class Stream(ABC):
 class StateMixin(ABC):
     """A mixin for streams that keep their position themselves.
 
-    ``state`` is set before a page is read, and taken after it: ``{}`` or NotStarted at the start, a
-    mapping or NextPage for the next page, the completion sentinel or Complete at the end.  Which of the
-    two kinds the stream gets is the kind that its getter returns.  The state must say everything: the
-    next page may be read by another instance, in another process.  In a stream with several slices it is
-    the state of the slice being read.  In a stream with a cursor field it is the mapping of JSON values from
-    which the next sync continues the slice, e.g. ``{"updated_at": "2026-01-31T06:00:00Z"}``.
+    The engine sets ``state`` before it reads a page, and gets it afterwards: ``{}`` or NotStarted at the start, a
+    mapping or NextPage for the next page, the completion sentinel or Complete at the end.  The setter receives these
+    classes if the getter returns them, else mappings.  The state must be all that the next page needs, because another
+    instance in another process may read it.  In a stream with several slices it is the state of the slice being read.
+    In a stream with a cursor field it is the mapping of JSON values from which the next sync continues the slice, e.g.
+    ``{"updated_at": "2026-01-31T06:00:00Z"}``.
     """
 
     @property
@@ -488,7 +489,7 @@ class IncrementalMixin(StateMixin):
 class LogMessage:
     """A line for the log, which streams may yield among their records.
 
-    :ivar level: a level's name of Python's logging
+    :ivar level: name of a level of Python's logging
     """
 
     message: str
@@ -533,7 +534,7 @@ def column_schema(kind: str) -> Mapping[str, Any]:
 
 
 def hinted_schema(columns: Mapping[str, str] | None) -> Mapping[str, Any]:
-    """Return the JSON schema of the columns that a stream gives types.
+    """Return the JSON schema of the columns whose types a stream sets.
 
     :raises ConfigurationError: a type does not exist
     """
@@ -547,7 +548,7 @@ def hinted_schema(columns: Mapping[str, str] | None) -> Mapping[str, Any]:
 
 
 def unique_slices(stream: Stream, slices: Iterable[Mapping[str, Any]] | None = None) -> Iterator[StreamSlice]:
-    """Yield the stream's slices, without those whose partition key came before; warn once of such.
+    """Yield the stream's slices, each partition key once; log a warning about the first duplicate.
 
     :param slices: by default those that the stream lists
     """
@@ -584,11 +585,11 @@ class Page:
     :ivar status: HTTP status
     :ivar skipped: reason, when an ignored error left this page without records
     :ivar received: records that the API sent, before any filter; None if unknown
-    :ivar unconfirmed: the page is empty, and nothing but that says that no records are missing: after a full page
-        it is asked for once more before it counts
+    :ivar unconfirmed: the page is empty, and nothing else in the answer shows that no records are missing: after a
+        full page it is requested once more before it counts
     :ivar promised: records that the partition has by the API's own count; None if the API does not say
-    :ivar absent: the first page is taken for the only one because it lacks the field that names the next page; a
-        sentence that names the field, and describes the answer
+    :ivar absent: a sentence that names the field and describes the answer, where the first page is taken for the only
+        one because it lacks the field that leads to the next page
     :ivar is_beyond: by the API's own count there is no such page, so it is the end if it repeats an earlier one
     """
 
@@ -637,5 +638,5 @@ class Page:
 
     @property
     def record_count(self) -> int:
-        """Return the number of records that the API sent, as far as it is known."""
+        """Return the number of records that the API sent; where that is unknown, of those on the page."""
         return len(self.records) if self.received is None else self.received

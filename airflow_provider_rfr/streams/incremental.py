@@ -34,10 +34,10 @@ Write: TypeAlias = Literal["merge", "append"]
 class CursorColumn:
     """The column of the table by which it is synced incrementally.
 
-    :ivar name: of a top-level column, after the transformations
+    :ivar name: name of a top-level column, after the transformations
     :ivar kind: ``datetime``, ``integer`` or ``text``; texts are compared by their UTF-8 bytes
-    :ivar format: of moments that the column holds as text or number: ``iso``, ``epoch``, ``epoch_ms``, ``epoch_us``, or
-        a format of strftime
+    :ivar format: format of moments that the column holds as text or number: ``iso``, ``epoch``, ``epoch_ms``,
+        ``epoch_us``, or a format of strftime
     :ivar timezone: IANA name of the zone of moments without an offset
     :ivar tried_before: formats that a value may have instead, which are tried first
     """
@@ -50,17 +50,17 @@ class CursorColumn:
 
 
 def writes_of(has_key: bool, why: str) -> tuple[tuple[Write, ...], str]:
-    """Return the ways to write an incremental sync of a stream with a cursor, and why there are no others.
+    """Return the ways to write an incremental sync of a stream with a cursor, and the reason for them.
 
-    :param why: these ways are there
+    :param why: the reason as far as it is known, e.g. ``by updated_at``
     """
     return (("merge", "append"), why) if has_key else (("append",), f"{why}; merge needs a primary key")
 
 
 def another_cursor(names: Collection[str], column: CursorColumn) -> ConfigurationError:
-    """Return the error of a state in a file that has other cursors than the stream's.
+    """Return the error for a state in a file that has values of other cursors than the stream's.
 
-    Another field may be behind the stream's: a sync from its value would leave out records.
+    Values of two fields differ, so a sync of one from a value of the other could leave out records.
     """
     cursors = f"the cursor {', '.join(sorted(names))}" if names else "no cursor"
     problem = f"the state has {cursors}, and the stream's is {column.name}"
@@ -92,7 +92,7 @@ class CursorWindow:
     """A fixed range of cursor values, as ``start/end``: moments of ISO 8601, or whole numbers.
 
     :ivar start: the least value, in the form of a state
-    :ivar end: the least value beyond the window, in the same form
+    :ivar end: the exclusive end, in the same form
     """
 
     start: str
@@ -102,9 +102,9 @@ class CursorWindow:
     def parse(cls, text: str, column: CursorColumn | None = None) -> CursorWindow:
         """Parse ``start/end``.
 
-        :param column: whose type the values have, and in whose time zone moments without an offset are; None where it
-            is not known yet: then both values may be moments, or both whole numbers
-        :raises ValueError: it is something else, or the start is not before the end; with problem and remedy
+        :param column: gives the type of the values, and the time zone of moments without an offset; None where it is
+            not known yet: then both values may be whole numbers, or both moments, by default in UTC
+        :raises ValueError: the text is no window, or the start is not before the end; the message has a remedy
         """
         parts = [part.strip() for part in text.split("/")]
         if len(parts) != 2 or not all(parts):
@@ -140,7 +140,7 @@ class _ChangesRead(ABC):
     def window_slices(self, window: CursorWindow) -> Iterable[Mapping[str, Any]]:
         """Return the slices that read a fixed window of the cursor; they may ask for more than the window.
 
-        :raises ConfigurationError: the stream can't be read so
+        :raises ConfigurationError: the stream can't read a fixed window
         """
         remedy = "use full_refresh, or set a state from where the next sync starts (airflow rfr refresh state set)"
         raise ConfigurationError("window", "the stream itself decides from where it reads", remedy)
@@ -155,7 +155,7 @@ class _ChangesRead(ABC):
     def texts_in(self, state: Mapping[str, Any]) -> Iterable[str]:
         """Return the values of the cursor in a state of the source's own form.
 
-        None where the stream alone knows what its state means.
+        By default there are none, because the stream alone knows what its state means.
         """
         return ()
 
@@ -170,7 +170,7 @@ class IncrementalRead(_ChangesRead):
 
     @abstractmethod
     def slices(self, values: Mapping[str, str], opened_at: datetime) -> Iterable[Mapping[str, Any]]:
-        """Return the slices of a sync; of a full refresh, where there are no values.
+        """Return the slices of a sync, or of a full refresh where there are no values.
 
         :param values: the largest value seen, by :meth:`partition_of`; a partition without one is read from the start
         :param opened_at: with a time zone; the upper bound of the sync, where the stream has one
@@ -181,9 +181,9 @@ class IncrementalRead(_ChangesRead):
         """Return the key of the slice's partition: canonical JSON of its key fields without the bounds."""
 
     def reached(self, stream_slice: Mapping[str, Any], opened_at: datetime) -> str | None:
-        """Return the value up to which everything is known once the slice was read, whatever records came.
+        """Return the cursor value up to which a partition is complete once the slice was read, even if it is empty.
 
-        None where only the records' own values tell that.
+        None where only the values of the records tell that.
         """
         return None
 
@@ -198,7 +198,7 @@ class StatefulRead(_ChangesRead):
         """Return the slices of a sync that continues a state."""
 
     def with_last_tokens(self, tokens: Mapping[int, Any]) -> Self:
-        """Return the read that knows the token of each slice's last page, by the slice's place."""
+        """Return this read with the token of each slice's last page, by the slice's place."""
         return self
 
     @abstractmethod
@@ -212,15 +212,15 @@ class StatefulRead(_ChangesRead):
     ) -> Mapping[str, Any]:
         """Return the state once all slices were read; nothing is requested.
 
-        :param state: that the slices were made from; None for those of a full refresh
-        :param slices: as they were frozen, in their order
+        :param state: the state that the slices were made from; None for those of a full refresh
+        :param slices: the slices as they were frozen, in their order
         :param largest: the largest value of the cursor column, by the slice's place; missing where there was none
         :param opened_at: when the sync was opened
-        :param unread: places of slices of which pages or records were left out, as if these had not been asked for
+        :param unread: places of slices of which pages or records were left out: their state must not move on
         """
 
     def of_connection(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the state of an Airbyte connection's stream in the form of this read.
+        """Convert the state of a stream of an Airbyte connection to the form of this read.
 
         :raises ConfigurationError: it does not fit the stream
         """

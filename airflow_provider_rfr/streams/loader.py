@@ -1,8 +1,8 @@
-"""Finds the streams that a source names: by a class, a YAML file, a definition, or an Airbyte manifest.
+"""The loader of a source's streams: from a Python class, a YAML file, a definition, or an Airbyte manifest.
 
-A source is a mapping with exactly one of ``class``, ``file``, ``definition`` and ``manifest``, and with ``config`` and
-``secrets``; beside a manifest there may be ``components``, ``components_keep_state`` and ``allowed_hosts``.  Streams
-see config and secrets merged; secrets never enter a fingerprint, a message or a repr.
+A source is a mapping with exactly one of ``class``, ``file``, ``definition`` and ``manifest``. It may have ``config``
+and ``secrets``, and with a manifest ``components``, ``components_keep_state`` and ``allowed_hosts``.  Streams see
+config and secrets merged; secrets never enter a fingerprint, a message or a repr.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IMPORT_PATH: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _Stamp = tuple[int, int] | None
 _REMEMBERED: Final = 512
 _definitions: dict[str, tuple[dict[str, _Stamp], dict[str, Any]]] = {}
-"""Definition of each file, with the stamps of the files that it was read from."""
+"""A cache of definitions by file, with the stamps (size and time) of the files that each was read from."""
 _CLASS_REMEDY: Final = "write package.module:Name, importable where the refresh runs"
 
 
@@ -43,7 +43,7 @@ def load_streams(source: Mapping[str, Any]) -> dict[str, Stream]:
     if origin == "class":
         return _python_streams(source["class"], config, secrets)
     if origin == "manifest":
-        # A seventh of what a process imports to read pages.
+        # Imported here, because it is a seventh of the modules that a process imports to read pages.
         from airflow_provider_rfr.streams.airbyte.source import build_manifest_streams
 
         return dict(build_manifest_streams({**source, "config": config, "secrets": secrets}))
@@ -56,7 +56,7 @@ def load_stream(source: Mapping[str, Any], name: str) -> Stream:
 
     :raises ConfigurationError: the source is wrong, or has no such stream
     """
-    # No other than this one: a source may have hundreds of streams, and take seconds to build all of them.
+    # Builds this stream alone: a source may have hundreds, and building all of them takes seconds.
     origin = _origin(source)
     config, secrets = _settings(source, "config"), _settings(source, "secrets")
     if origin == "manifest":
@@ -81,7 +81,7 @@ def _document_of(source: Mapping[str, Any]) -> tuple[Any, str | None]:
 
 
 def is_manifest(file: Path) -> bool:
-    """Tell whether the file is a manifest of Airbyte; one that can't be read is left to the reader of definitions."""
+    """Tell whether the file is a manifest of Airbyte; False for one that can't be read, which others will report."""
     try:
         document = read_yaml(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -92,7 +92,7 @@ def is_manifest(file: Path) -> bool:
 def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the source without references to local files.
 
-    ``file`` becomes ``definition``, schemas included; a manifest and its components become their text.
+    ``file`` becomes ``definition``, schemas included; a manifest becomes a mapping, and its components their text.
 
     :raises ConfigurationError: the source, or its document, is wrong
     """
@@ -108,16 +108,16 @@ def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _definition_of(file: str) -> dict[str, Any]:
-    """Return the whole definition of a file, which is read once as long as it and its schema files do not change.
+    """Return the whole definition of a file, from a cache as long as it and its schema files do not change.
 
     A DAG's file may have hundreds of operators with one source, and is parsed again by each task.
     """
     stamps, whole = _definitions.get(file, ({}, {}))
     if not stamps or any(_stamp(path) != stamp for path, stamp in stamps.items()):
-        # Each stamp is older than what is read: a change in between is seen the next time.
+        # Stamps are taken before the files are read, so that a change in between is noticed the next time.
         stamps = {file: _stamp(file)}
         document = read_document(file)
-        # The document was not checked yet.
+        # The document is not validated yet, so anything may be in place of the streams.
         streams = document.get("streams") if isinstance(document, Mapping) else None
         written = streams.values() if isinstance(streams, Mapping) else streams if isinstance(streams, list) else ()
         schemas = [stream.get("json_schema_file") for stream in written if isinstance(stream, Mapping)]

@@ -1,4 +1,4 @@
-"""Moments as text: those of users and APIs, and the one form in which a state keeps them."""
+"""Conversions of moments from and to text: the forms that users and APIs write, and the one form of a state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFSET: Final = r"[Tt ].*([Zz]|[+-]\d\d(:?\d\d)?)$"
 def zone_of(name: str) -> tzinfo:
     """Return the time zone of an IANA name.
 
-    :raises ValueError: there is none
+    :raises ValueError: the name is unknown
     """
     if name == "UTC":
         return timezone.utc  # also where a machine has no time zone data
@@ -35,8 +35,8 @@ def zone_of(name: str) -> tzinfo:
 def moment_of(text: str, zone: tzinfo) -> datetime:
     """Parse a date, or a date and time, of ISO 8601; return it in UTC.
 
-    :param zone: of a text without an offset
-    :raises ValueError: it is something else
+    :param zone: time zone of a text without an offset
+    :raises ValueError: the text is not a date, or its year is before 1900 or after 2999
     """
     try:
         moment = _MOMENT.validate_python(text.strip()) if _DATE.fullmatch(text.strip()) else None
@@ -50,7 +50,7 @@ def moment_of(text: str, zone: tzinfo) -> datetime:
 
 
 def without_offset(text: str) -> str:
-    """Return the text of a local time.
+    """Return the text of a local time unchanged.
 
     :raises ValueError: it has an offset
     """
@@ -60,20 +60,23 @@ def without_offset(text: str) -> str:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Convert a moment to UTC; of an hour that the clocks skip, the moment after it."""
+    """Convert a moment to UTC. A local time that the clocks skip is moved forward by the skipped hour."""
     return moment.astimezone(timezone.utc)
 
 
 def write_moment(moment: datetime) -> str:
-    """Return the one form of a moment; it has a time zone."""
+    """Return the text of a moment in a state, e.g. ``2026-01-31T06:00:00.000000Z``.
+
+    :param moment: with a time zone
+    """
     # Not by strftime, which writes the year 1 as "1".
     return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def read_moment(value: str) -> datetime:
-    """Return the moment of such a text, in UTC; the fraction may be missing.
+    """Parse a text of :func:`write_moment`, whose fraction may be missing, and return the moment in UTC.
 
-    :raises ValueError: it has another form
+    :raises ValueError: the text has another form
     """
     # Python 3.10 does not read a Z.
     moment = datetime.fromisoformat(value.replace("Z", "+00:00"))

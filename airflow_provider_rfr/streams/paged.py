@@ -1,4 +1,4 @@
-"""Streams whose pages are read by pure calls, and adapters that make one of any stream."""
+"""The base of streams whose pages can be read in any order, and adapters that make any stream such a one."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class PagedStream(Stream):
     :ivar addressable: the token of every position is known beforehand (page numbers, offsets), so that
         pages of one slice can be read at the same time
     :ivar max_empty_pages: pages without records that may follow each other before the slice counts as endless
-    :ivar absent_field_ends: a first page that lacks the field which leads to the next page is the only one
-    :ivar pages_by: how its pages follow each other, in words
+    :ivar absent_field_ends: whether a first page without the field that leads to the next page counts as the only one
+    :ivar pages_by: how its pages follow each other, as text for people, e.g. ``page numbers``
     :ivar api_host: host and port of the API; None where they are not known
-    :ivar resumable: the parts of it after which a refresh continues
+    :ivar resumable: the unit after which an interrupted refresh continues
     """
 
     addressable: bool = False
@@ -67,7 +67,10 @@ class PagedStream(Stream):
         """
 
     def token_at(self, position: int) -> Any:
-        """Return the token of a position, from 0; only if ``addressable``.  None is the first page."""
+        """Return the token of the page at a position, from 0; None for the first page.
+
+        :raises NotImplementedError: the stream is not ``addressable``
+        """
         raise NotImplementedError(f"pages of {self.name} are not addressable")
 
     @property
@@ -75,7 +78,7 @@ class PagedStream(Stream):
         return True
 
     def parent_streams(self) -> Sequence[PagedStream]:
-        """Return the streams that are read for the slices, by :attr:`ReadContext.read_parent`."""
+        """Return the streams whose records the slices are made of, which :attr:`ReadContext.read_parent` reads."""
         return ()
 
     def read_records(
@@ -103,9 +106,9 @@ def is_unexplained_end(page: Page, page_size: int | None) -> bool:
 
 
 class AbsentFieldGuard:
-    """A guard that refuses a load in which every partition ended at an absent field: its path is wrong.
+    """A guard that refuses a load in which every partition ended at an absent field: its path is probably wrong.
 
-    :param page_size: of the stream
+    :param page_size: page size of the stream
     """
 
     def __init__(self, page_size: int | None) -> None:
@@ -138,15 +141,15 @@ _MAX_REPEATS = 100
 class PageGuard:
     """A guard of one chain against pages that would end it too early or never.
 
-    An empty page after a full one is read once more before it counts: one wrong answer must not end a chain. A page is
-    full that has as many records as were asked for, or (a server may cap that) as the page before it; any page with
-    records, where it is not known how many were asked for. And a chain of empty or equal pages, each of which names a
-    next one, may never end.
+    An empty page after a full one is requested once more before it counts: one wrong answer must not end a chain. A
+    page is full if it has as many records as were asked for, or as the page before it, because servers cap page sizes.
+    Where the page size is unknown, every page with records is full. And a chain fails after too many empty or equal
+    pages in a row that each name a next one, because it may never end.
 
     :param resumed: the page before was read by another attempt, so it may have been full
     :param most: pages without records that may follow each other
-    :ivar asked: the page in question is being read for the second time
-    :ivar streak: pages directly before this one that are empty, and that repeat the page before them
+    :ivar asked: whether the current page is requested for the second time
+    :ivar streak: two numbers of pages directly before this one: empty ones, and ones that repeat their predecessor
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class PageGuard:
         self._most = most
 
     def endless(self, page: Page, *, is_repeat: bool) -> SourceError | None:
-        """Return the error where too many pages in a row are empty or equal; call it with the pages that count.
+        """Return an error if too many pages in a row are empty or equal; call it with each page that counts.
 
         :param is_repeat: the page has the records of the page before it
         """
@@ -190,11 +193,11 @@ class PageGuard:
         )
 
     def is_doubtful(self, page: Page) -> bool:
-        """Tell whether the next page is empty after a full one, and has not been asked for again."""
+        """Tell whether a chain's next page is empty after a full one, and was requested only once."""
         return page.unconfirmed and self._after_full and not self.asked
 
     def doubts(self, page: Page) -> bool:
-        """Tell whether the page has to be asked for again; call it with the pages in their order."""
+        """Note the next page of the chain, and tell whether it has to be requested again."""
         if self.is_doubtful(page):
             self.asked = True
             return True
@@ -205,7 +208,7 @@ class PageGuard:
         if not received or self._page_size is None:
             self._after_full = received != 0
         else:
-            # As many as the page before: a server that caps page sizes below the one that was asked for.
+            # As many as the page before: a server may cap page sizes below the one that was asked for.
             self._after_full = received >= self._page_size or received == self._before
         self._before = received
         return False
@@ -264,7 +267,7 @@ def iter_pages(
 
 
 def read_parent(parent: PagedStream) -> Iterator[tuple[Mapping[str, Any], Page]]:
-    """Yield all pages of a parent stream, with their slices, as its context says."""
+    """Yield all pages of a parent stream, with their slices, by its context's ``read_parent`` if it has one."""
     return (parent.context.read_parent or read_all_pages)(parent)
 
 
@@ -304,7 +307,7 @@ def checked_records(stream: Stream, items: Iterable[Mapping[str, Any]]) -> Itera
 
 
 class _Adapter(PagedStream):
-    """An adapter that gives each thread its own copy of the stream, because a stream may keep anything in itself.
+    """An adapter that gives each thread its own copy of the stream, because a stream may have mutable state.
 
     A stream that can't be copied is read by one thread at a time.
     """
@@ -333,7 +336,7 @@ class _Adapter(PagedStream):
     def bind(self, context: ReadContext) -> None:
         self._stream.bind(context)
         self._context = context
-        # Copies made before have the former context.
+        # Copies that were made before hold the former context.
         self._copies = threading.local()
 
     def private_copy(self) -> Stream:
@@ -379,7 +382,7 @@ class _Adapter(PagedStream):
 
 
 class _OnePageASlice(_Adapter):
-    """A stream that can only be read slice by slice: each slice is its one page."""
+    """An adapter of a stream that can only be read slice by slice: each slice is one page."""
 
     pages_by = "one page a slice"
 
@@ -398,10 +401,10 @@ class _OnePageASlice(_Adapter):
 
 
 class _StatePages(_Adapter):
-    """A stream that keeps the position of its next page in ``state`` (see StateMixin).
+    """An adapter of a stream that keeps the position of its next page in ``state`` (see StateMixin).
 
-    A stream that leaves its state empty after a read has no more pages: that is how the first protocol
-    of the CDK ended, and how a stream looks that never sets it.
+    A state that is empty after a read means that there are no more pages. A stream of the CDK's first protocol ends
+    like that, and so does one that never sets its state.
     """
 
     def __init__(self, stream: Stream, stream_state: Mapping[str, Any] | None = None) -> None:
@@ -432,15 +435,15 @@ class _StatePages(_Adapter):
 
 
 _STATE: Final = "stream_state"
-"""The field of a slice with the state from which a sync reads it."""
+"""The field of a slice that holds the state from which a sync reads the slice."""
 
 
 class _CursorStatePages(_Adapter):
-    """A stream with a cursor field that keeps the state of its incremental reads itself (see StateMixin).
+    """An adapter of a stream with a cursor field that keeps the state of its incremental reads itself.
 
-    The state is set before each page is read and taken after it. In between it is in the page's token, so another
-    process may read the next page. The last page of each slice is an empty one: its token has the state after the
-    slice, which the next sync continues from.
+    The state (see StateMixin) is set before each page is read and taken after it. Between two pages it is in the
+    token, so another process may read the next page. The last page of each slice is an empty one, whose token holds
+    the state after the slice. The next sync continues from that.
     """
 
     def __init__(self, stream: Stream, column: CursorColumn) -> None:
@@ -456,7 +459,11 @@ class _CursorStatePages(_Adapter):
         return super().partition_key(_without_state(stream_slice))
 
     def slices_after(self, states: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the slices, with their states by partition key."""
+        """Yield the slices, each with its state if it has one.
+
+        :param states: states by partition key
+        :raises SliceError: a slice has the field that is reserved for the state
+        """
         for stream_slice in unique_slices(self):
             if _STATE in stream_slice.partition:
                 remedy = "rename it: the state of the slice is given by this name"
@@ -557,10 +564,11 @@ def _cursor_column(stream: Stream) -> CursorColumn | None:
 def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -> PagedStream:
     """Return the stream itself, or an adapter by which the engine can read it page by page.
 
-    A stream with a ``state`` gives its own pages, or, if it has a cursor field, can be read incrementally; every
-    other one gives each slice as one page.  Each thread reads with a private copy of the stream.
+    A stream with a ``state`` is read by its own pages; one that has a cursor field, too, can be read incrementally.  Of
+    any other stream each slice is one page.  Each thread reads with a private copy of the stream.
 
     :param stream_state: the argument of ``read_records`` of that name; by default the page's own state
+    :raises ConfigurationError: it is not a Stream
     """
     if not isinstance(stream, Stream):
         raise ConfigurationError(

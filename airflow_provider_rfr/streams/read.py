@@ -1,7 +1,7 @@
-"""The read loop: one for every kind of stream, with the checkpoint readers.
+"""The read loop of the command ``airflow rfr source read`` and of tests, for every kind of stream.
 
-It reads one slice after another in one thread and delivers at least once: to look at a source, to test one, and for
-parents. The refresh engine reads pages itself, many at a time, and delivers exactly once.
+It reads one slice after another in one thread, by checkpoint readers, and delivers at least once. The refresh engine
+reads pages itself, many at a time, and delivers exactly once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RecordMessage:
 
 @dataclass(frozen=True, slots=True)
 class StateMessage:
-    """Everything that the state covers was yielded before it.
+    """A state of a stream, which follows all records that it covers.
 
     :ivar state: its JSON form; not to be changed
     :ivar record_count: records of the stream that this state covers and the one before it did not
@@ -95,7 +95,7 @@ _Message: TypeAlias = RecordMessage | StateMessage | _StatusMessage | _ErrorMess
 
 
 class ConnectorStateManager:
-    """A manager that looks states up by stream name and namespace.
+    """The states of streams by name and namespace.
 
     :param states: messages of type STREAM or GLOBAL in the protocol's JSON form; StateMessages too
     :raises ConfigurationError: another form, or a GLOBAL message with a state that streams share, from which
@@ -140,7 +140,10 @@ class ConnectorStateManager:
         return messages
 
     def update_state_for_stream(self, name: str, namespace: str | None, state: Mapping[str, Any]) -> None:
-        """Replace the state by one that is not changed any more."""
+        """Replace the state of a stream.
+
+        :param state: kept without a copy, so it must not be changed any more
+        """
         self._states[name, namespace] = state
 
 
@@ -149,11 +152,11 @@ class _ReadOptions:
     """The options of reading streams.
 
     :ivar incremental: read from the stream's cursor field on, rather than in full
-    :ivar checkpoint_interval: an incremental stream emits its state after each so many records too,
-        counted over all its slices; None for only after each slice
+    :ivar checkpoint_interval: number of records, counted over all slices, after which an incremental stream emits its
+        state, too; None to emit it only after each slice
     :ivar checkpoint_seconds: least time between two states of a stream
     :ivar guard: called after each record; an error that it raises ends the stream (memory that runs out, say)
-    :ivar clock: in seconds
+    :ivar clock: returns a time in seconds
     """
 
     incremental: bool = False
@@ -172,7 +175,7 @@ def read_streams(
     *,
     state_manager: ConnectorStateManager | None = None,
 ) -> Iterator[_Message]:
-    """Read stream after stream, each with its statuses; a failing one does not stop the others.
+    """Read streams one after another, and yield their messages and statuses; a failing one does not stop the others.
 
     :param state_manager: has the states to continue from, and gets each new one
     :raises RefreshFailedError: at the end, naming every stream that failed
@@ -232,14 +235,14 @@ def _read_stream(
             )
         yield from _read_slices(stream, plan, emitter, options)
     except Exception:
-        # The next attempt continues from what was held back.
+        # The next attempt continues from the state that was held back.
         yield from emitter.flush()
         raise
     yield from emitter.flush()
 
 
 class _StateEmitter:
-    """The states of one stream.
+    """An emitter of the states of one stream, which limits how often they are emitted.
 
     A state equal to the one before, without a record between them, is not emitted.  One that comes sooner than
     ``checkpoint_seconds`` after the last message, or after the start, is held back; a later one replaces it and takes
@@ -258,7 +261,7 @@ class _StateEmitter:
         self._is_held = False
 
     def offer(self, state: Mapping[str, Any] | None) -> Iterator[StateMessage]:
-        """Take a state, if there is one; yields it, holds it back, or drops it as already emitted."""
+        """Yield a state, if there is one, or hold it back, or drop it as already emitted."""
         if state is None or (self.records == self._last_records and state == self._last):
             return
         self._last, self._last_records, self._is_held = state, self.records, True
@@ -283,8 +286,8 @@ _Items: TypeAlias = Iterable[Mapping[str, Any] | LogMessage]
 class _ReadPlan:
     """A plan of how the read loop reads a stream.
 
-    :ivar read: the records of a slice that the reader returned
-    :ivar state: the stream's state after the records that were read so far
+    :ivar read: returns the records of a slice that the reader returned
+    :ivar state: returns the stream's state after the records that were read so far
     :ivar abandon: leaves the current slice to a later attempt; None where slices depend on each other
     """
 
@@ -313,7 +316,7 @@ _PageCursor: TypeAlias = ResumableFullRefreshCursor | SubstreamResumableFullRefr
 
 
 def page_cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None = None) -> _PageCursor | None:
-    """Return the cursor that keeps a stream's pages; None for a stream that can't resume at a page.
+    """Return a cursor for the positions in a stream; None for a stream that can't resume at a page.
 
     :param divided: the stream has slices that differ
     """
@@ -341,7 +344,7 @@ def _page_plan(stream: Stream, stream_state: Mapping[str, Any]) -> _ReadPlan:
 
 
 class _Pages:
-    """Pages of a slice; the cursor moves once all of a page's records were taken."""
+    """A reader of a slice's pages, which moves the cursor once all records of a page were taken."""
 
     def __init__(self, stream: PagedStream, cursor: _PageCursor) -> None:
         self._stream = stream

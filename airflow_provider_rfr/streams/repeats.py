@@ -18,14 +18,14 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 def kind_of_status(status: int) -> str:
-    """Return the kind of an error that an answer with this status is."""
+    """Return the kind of error of an answer with this status."""
     if status == 429:
         return "http_429"
     return "http_5xx" if 500 <= status <= 599 else "other"
 
 
 def kind_of_failure(reason: str) -> str:
-    """Return the kind of a request without an answer, by the reason that the client gives."""
+    """Return the kind of error of a request without an answer, by the reason that the HTTP client gives."""
     return reason if reason in ("timeout", "connection") else "other"
 
 

@@ -23,13 +23,13 @@ from airflow_provider_rfr.exceptions import ReadInterrupted
 
 _log = logging.getLogger(__name__)
 
-# Seconds before its end at which a token is replaced.
+# A token is replaced so many seconds before it expires.
 _MARGIN: Final = 60.0
-# Seconds for which a failure answers those who asked meanwhile: a wrong password must not be tried by each thread.
+# For so many seconds after a failure, other readers get the same error: not every thread may try a wrong password.
 _FAILURE_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
 _SHORTEST: Final = 1.0
-# Seconds for which the end of the process waits for a token endpoint's answer.
+# At its end, the process waits so many seconds for the answer of a token endpoint.
 _LAST_SECONDS: Final = 60.0
 
 
@@ -70,7 +70,7 @@ class AccessToken:
         """
         rest = inf
         if seconds is not None and seconds >= _SHORTEST:
-            # The half, because a token that is valid for less than the margin would be obtained for each request.
+            # At least half of it: a token that is valid for less than the margin would be replaced before each request.
             rest = max(seconds - _MARGIN, seconds / 2)
         return cls(value, time.monotonic() + rest, refresh_token)
 
@@ -154,7 +154,7 @@ class LatestToken:
     def get_if_ready(
         self, refused: str | None, reader: Reader, obtain: Callable[[], AccessToken]
     ) -> AccessToken | None:
-        """Return the token; None while it is obtained, in a thread that this begins if none does.
+        """Return the token without a wait. None if it has to be obtained; then a thread does that in the background.
 
         :raises AuthenticationError: no token can be obtained
         """
@@ -188,7 +188,7 @@ class LatestToken:
     def _obtained(self, obtain: Callable[[], AccessToken]) -> AccessToken:
         try:
             token = obtain()
-        # That a reader was stopped says nothing of the credential, so it is no answer for the others.
+        # A stopped reader says nothing about the credential, so the other readers do not get this error.
         except ReadInterrupted:
             raise
         except Exception as error:
@@ -208,7 +208,7 @@ class _Grant:
     def __init__(self, name: str) -> None:
         self._name = name
         self.turn = threading.Lock()
-        # The newest one that is in this process alone.
+        # The newest refresh token, while it is in this process alone and not in the store.
         self._refresh_token: str | None = None
 
     def redeem(self, obtain: Obtain, reader: Reader) -> AccessToken:
@@ -216,14 +216,14 @@ class _Grant:
         token_store = None if _open_token_store is None else _open_token_store()
         with _locked(self.turn, reader), token_store.turn(self._name, reader.check) if token_store else nullcontext():
             token = obtain(reader, self._refresh_token or (token_store.load(self._name) if token_store else None))
-            # At once: if this process dies before, the token endpoint has replaced what nobody knows.
+            # Stored at once: if the process dies before, the new refresh token is lost and the old one is spent.
             if token.refresh_token is not None:
                 self._keep(token.refresh_token, token_store)
         return token
 
     def _keep(self, refresh_token: str, token_store: RefreshTokenStore | None) -> None:
         is_first = self._refresh_token is None
-        # First of all: if the store fails, the next try must not redeem the spent one.
+        # Before the store is called: if that fails, the next try must not redeem the spent one.
         self._refresh_token = refresh_token
         if token_store is not None:
             if token_store.keep(self._name, refresh_token):
@@ -266,7 +266,7 @@ class Credential:
 
 @contextmanager
 def _locked(lock: threading.Lock, reader: Reader) -> Iterator[None]:
-    # The thread that holds it may wait for the API for minutes.
+    # The thread that holds it may wait for the API for minutes, and the reader may be stopped meanwhile.
     while not lock.acquire(timeout=_POLL_SECONDS):
         reader.check()
     try:

@@ -1,7 +1,7 @@
-"""Triggers, which run in the triggerer: here those that wait for commits of a table, and for declarations that changed.
+"""Triggers that wait for commits of a table by any program, and for declarations that are not deployed.
 
-Commits may be made by any program. The trigger that follows a deferred refresh is in ``refresh``: it needs the Spark
-provider, whose import would slow down the parse of every DAG with a sensor.
+The trigger that follows a deferred refresh is in ``refresh``: it needs the Spark provider, whose import would slow down
+the parse of every DAG with a sensor.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _R = TypeVar("_R")
 _SEEN = "rfr_commit_seen"
 _ANNOUNCED = "rfr_deploy_announced"
 _CONNECTION_SECONDS = 60.0
-"""Between two reads of a connection that works: Airflow warns at each read of the ``_`` in its type."""
+"""Seconds between two reads of a connection that works: at each read, Airflow warns about the ``_`` in its type."""
 
 # Own threads, so that a catalog that hangs does not use up those of other triggers.
 _THREADS = ThreadPoolExecutor(16, thread_name_prefix="rfr-trigger")
@@ -47,9 +47,9 @@ log = logging.getLogger(__name__)
 
 
 async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """Run something that blocks in a thread, in the context of this task: Airflow's log finds the task by it.
+    """Run a blocking function in a thread, with the context variables by which Airflow's log finds the task.
 
-    By asgiref, and not by asyncio: where the function reads a connection, Airflow 3.1 and 3.2 then ask for it in the
+    It uses asgiref and not asyncio: if the function reads a connection, Airflow 3.1 and 3.2 then request it in the
     triggerer's own event loop. From another loop, one answer would be taken for another, and the triggerer would end.
     """
     return await sync_to_async(function, thread_sensitive=False, executor=_THREADS)(*args, **kwargs)
@@ -60,12 +60,12 @@ class CommitTrigger(BaseEventTrigger):
 
     It is for ``AssetWatcher``, so that commits made outside Airflow schedule DAGs.
 
-    A compaction, which changes no rows, is no event. A catalog that is away, and a connection that is missing or wrong,
-    end nothing: there is one warning, and the next check is after ``poll_interval``.
+    A compaction, which changes no rows, is no event. A catalog that does not answer, and a connection that is missing
+    or wrong, do not end the trigger: there is one warning, and the next check is after ``poll_interval``.
 
     The position of the last event is kept in the asset's state. It is written after the event, so a triggerer that dies
-    between the two sends an event twice, and never not at all: let the DAG be idempotent by ``snapshot_id``. A watcher
-    without a position begins with the next commit; the first one of a table that is not there yet counts as one. Before
+    between the two sends the event again, and never misses it: let the DAG be idempotent by ``snapshot_id``. A watcher
+    without a position begins with the next commit; the first commit of a table that does not exist yet is one. Before
     Airflow 3.3 assets have no state, so commits made while no triggerer runs have no event.
 
     :param table: ``namespace.table``
@@ -120,11 +120,11 @@ class CommitTrigger(BaseEventTrigger):
 
 
 class CommitReachedTrigger(BaseTrigger):
-    """A trigger with one event, once every table has a commit later than the sensor waits for.
+    """A trigger with one event, once every table has a commit that the sensor waits for.
 
-    :param tables: ``namespace.table`` each
+    :param tables: names of the tables, ``namespace.table``
     :param after: ISO time with offset; commits after it count
-    :param snapshots: by table, a snapshot that counts as well
+    :param snapshots: by table, the id of a snapshot that counts as well, as do the commits after it
     :param lake_conn_id: connection of type ``rfr_lake``
     :param poll_interval: seconds between two checks
     """
@@ -164,17 +164,17 @@ class DeployTrigger(BaseEventTrigger):
 
     It is for ``AssetWatcher``.
 
-    It compares the content of the declarations and the package's version with the last ones. If they differ, a plan is
-    made, and if that has steps, or is blocked, there is one event for that content. A new version of the package is
-    seen by a triggerer that was restarted with it.
+    It compares the digest of the declarations and of the package's version with the last one. If it differs, a plan is
+    made. If the plan has steps, is blocked, or can't be made because a declaration is wrong, there is one event for
+    that digest. A new version of the package is seen by a triggerer that was restarted with it.
 
     :param asset: name of the asset that is watched
     :param objects: files or folders of declarations, as absolute paths
-    :param project: that the objects belong to; default ``rfr``
-    :param declared_version: of the code that declares them; None for this package's
+    :param project: project that the objects belong to; default ``rfr``
+    :param declared_version: version of the code that declares them; None for this package's
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default``
     :param control_store_conn_id: connection of the control store; None for the default
-    :param poll_interval: seconds between two looks at the declarations; default 30
+    :param poll_interval: seconds between two checks of the declarations; default 30
     """
 
     # Airflow sets it since 3.3.
@@ -205,17 +205,17 @@ class DeployTrigger(BaseEventTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield an event for each content that is not deployed: version, digest, and the number of steps."""
+        """Yield an event for each digest of declarations that are not deployed: version, digest, number of steps."""
         store = self.asset_state_store
         seen = None if store is None else await store.aget(_ANNOUNCED, default=None)
         problem = _LastProblem()
         while True:
             try:
-                # Before the plan: a file that changes while the plan is made has another digest at the next look.
+                # Before the plan: a file that changes while the plan is made has another digest at the next check.
                 digest = await in_thread(self._digest)
                 event = await in_thread(self._look, digest) if digest != seen else None
             except Exception as error:
-                # The lake or the store is away, or a file is half written: the next look may succeed.
+                # The lake or the store does not answer, or a file is half written: the next check may succeed.
                 if problem.is_new(error):
                     log.warning("The plan can't be made; checked again every %g s", self.poll_interval, exc_info=True)
                 await asyncio.sleep(self.poll_interval)
@@ -232,7 +232,7 @@ class DeployTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _digest(self) -> str:
-        """Return a digest of the versions of the packages that declare, and of every file, by name and content."""
+        """Return a digest of the declaring packages' versions, and of every file's name and content."""
         from airflow_provider_rfr.builtins.declarations import GROUP
 
         digest = hashlib.sha256(f"{__version__}/{self.declared_version}/{self.project}".encode())
@@ -270,19 +270,19 @@ class _LastProblem:
         self._text = ""
 
     def is_new(self, error: Exception) -> bool:
-        """Note the error, and return whether the check before failed with another one or succeeded."""
+        """Record the error; tell whether it differs from that of the last check, or the last check succeeded."""
         before, self._text = self._text, f"{type(error).__name__}: {error}"
         return self._text != before
 
     def clear(self) -> None:
-        """Note that a check succeeded."""
+        """Record that a check succeeded."""
         self._text = ""
 
 
 class _PolledLake:
     """A lake that a trigger checks again and again.
 
-    :param waited_for: errors that end no wait, besides that of a catalog that does not answer
+    :param waited_for: errors after which the trigger goes on, besides :class:`CatalogError`
     """
 
     def __init__(self, conn_id: str, poll_interval: float, *waited_for: type[Exception]) -> None:
@@ -295,7 +295,7 @@ class _PolledLake:
 
     @contextmanager
     def check(self) -> Iterator[None]:
-        """Log an error of this check that is waited for, unless it was the last check's as well."""
+        """Log an error after which the trigger goes on, unless the last check had it as well; raise any other."""
         try:
             yield
             self._problem.clear()
@@ -305,7 +305,7 @@ class _PolledLake:
                 log.warning("%s; checked again every %g s", error, self._poll_interval)
 
     async def reader(self) -> CommitsReader:
-        """Return the reader; with the connection of a minute ago at most, and today's where the last check failed."""
+        """Return a reader. Its connection is read again after a minute, and after a check that failed."""
         if self._reader is None or time.monotonic() - self._read_at >= _CONNECTION_SECONDS:
             with quiet_masking():
                 self._reader = CommitsReader(await BaseHook.aget_connection(self._conn_id))

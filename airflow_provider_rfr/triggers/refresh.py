@@ -1,6 +1,6 @@
 """The trigger that follows a refresh whose driver runs in a cluster, while its task holds no slot.
 
-What it stores is in Airflow's database and logs, so connections are named by their ids and no secret is in it.
+Airflow stores and logs the trigger's arguments and events. So they name connections by their ids, and hold no secret.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from airflow_provider_rfr.triggers import in_thread
 
 @dataclass(frozen=True, slots=True)
 class DeferredRefresh:
-    """One attempt whose driver runs in a cluster.
+    """An attempt whose task is deferred while its driver runs in a cluster.
 
     :ivar tables: table by stream
     :ivar run_key: the attempt's run, as the ledger names it
     :ivar before: progress of each table when the attempt began; None if a ledger could not be read
     :ivar stalled: consecutive attempts before this one that made no progress
     :ivar source: name of the source, for lineage
-    :ivar mode: of the publish, for lineage
+    :ivar mode: how the publish writes, for lineage
     """
 
     tables: Mapping[str, str]
@@ -52,7 +52,7 @@ class DeferredRefresh:
     mode: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the refresh as arguments of a trigger and for an event."""
+        """Return the refresh as a JSON object, for a trigger's arguments and event."""
         return asdict(self)
 
     @classmethod
@@ -69,12 +69,12 @@ class End(str, Enum):
     DRIVER_OVER = "driver over"
     OUT_OF_TIME = "out of time"
     LOST = "lost"
-    """Neither driver nor ledger could be read for long."""
+    """For a quarter of an hour, no ledger has changed, and the driver was not seen at work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """An end, with the last known report of the driver."""
+    """The end of following a refresh, with the last known report of the driver."""
 
     end: End
     driver: DriverReport = field(default_factory=lambda: DriverReport(DriverState.UNKNOWN, "UNKNOWN"))
@@ -95,19 +95,19 @@ class Ending:
 
 
 _TIDY_SECONDS = 60.0
-"""Given to a driver for its cleaning up once the ledger says that everything is published."""
+"""Seconds that a driver gets to clean up once the ledger says that everything is published."""
 _LOST_SECONDS = 900.0
-"""As long as a publish may be silent."""
+"""Seconds without a sign of driver and ledger after which both count as lost; a publish may be silent for as long."""
 _SURE_LOOKS = 2
-"""A manager that fails over may not know a driver for a moment."""
+"""Polls in a row that must find no driver: a manager that fails over may not know one for a moment."""
 
 
 class _RefreshWatch:
-    """A watch of one refresh. Losing sight of either ledger or driver ends nothing; losing both for long does.
+    """A poller of one refresh's driver and ledgers. It gives up only if neither shows a sign of life for long.
 
     Connections are read again after each failure, since they may have been corrected.
 
-    :param show: takes one line for people
+    :param show: takes one line of progress
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class _RefreshWatch:
         self._published: float | None = None
 
     def look(self) -> Ending | None:
-        """Look at everything once; None while the refresh runs."""
+        """Poll driver and ledgers once; return the end, None while the refresh runs."""
         has_changed = self._ledgers.poll()
         report = self._outages.guard("the driver", "read", lambda: self._open().look())
         if report is None:
@@ -153,7 +153,7 @@ class _RefreshWatch:
     def stop(self) -> None:
         """End the driver.
 
-        :raises Exception: that could not be done
+        :raises Exception: the driver could not be ended
         """
         self._open().stop()
 
@@ -169,11 +169,11 @@ _FIRST_WAIT = 2.0
 class RefreshTrigger(BaseTrigger):
     """A trigger that follows a deferred refresh; one event when there is nothing more to wait for.
 
-    It keeps nothing but its arguments, so a triggerer that takes over simply looks again. The driver is ended when the
-    task is marked or cleared, and when the time is up; not when a triggerer ends.
+    It keeps no state besides its arguments, so a triggerer that takes over simply polls again. The driver is ended when
+    the task is marked or cleared, and at the deadline; not when a triggerer ends.
 
     :param refresh: :class:`DeferredRefresh` as JSON: ids and names, never a secret
-    :param poll_interval: seconds between looks at ledger and driver, 10 by default; 2 at first
+    :param poll_interval: seconds between polls of ledger and driver, 10 by default; 2 at first
     :param deadline: ISO time at which the driver is ended, None (the default) for never; Airflow itself does not time a
         deferred task
     """
@@ -189,7 +189,7 @@ class RefreshTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until there is an end. Every look is in a thread."""
+        """Poll in threads until there is an end; yield one event with it."""
         watch, lines = self._watch()
         wait = min(_FIRST_WAIT, self.poll_interval)
         while True:
@@ -209,7 +209,7 @@ class RefreshTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """End the driver, as a running task would: the task was marked or cleared."""
-        # A watch of its own: a thread may still be at a look of the one in run(), and can't be cancelled.
+        # A watch of its own: a thread may still poll that of run(), and can't be cancelled.
         watch, lines = self._watch()
         await self._stop(watch, lines, "the task was marked or cleared")
 

@@ -113,7 +113,7 @@ def _templates() -> Environment:
 
 
 def page(request: Request, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
-    """Render the template as a response; the page in a DAG's tab knows of which DAG."""
+    """Render the template as a response; in a DAG's tab, ``of_dag`` is the DAG's id."""
     values |= {"addresses": addresses_of(request), "of_dag": request.query_params.get("dag_id", "")}
     text = _templates().get_template(template).render(values)
     return HTMLResponse(text, status_code)
@@ -136,7 +136,7 @@ class Addresses:
         return f"{self._own}/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
 
     def login(self, request: Request) -> str:
-        """Return Airflow's own way to log in, and back to the page that was asked for."""
+        """Return the address of Airflow's login, which leads back to the requested page."""
         asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return f"{self._airflow}/api/v2/auth/login?{urlencode({'next': asked})}"
 
@@ -233,7 +233,7 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
 
     def answer() -> Response:
         query = RefreshFilter.of(request.query_params)
-        # By the DAG of the newest run; without a run, as tables.
+        # The right to the DAG of the newest run decides; without a DAG, the right to assets.
         viewer.learn({dag_of(refresh) for refresh in snapshot.refreshes})
         visible = [refresh for refresh in snapshot.refreshes if viewer.sees(dag_of(refresh))]
         listed = list_for(visible, query, viewer)
@@ -292,22 +292,22 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
 
 
 async def _visible(snapshot: Snapshot, viewer: Viewer, lake: str, ledger: str) -> LakeRefresh:
-    """Return the refresh of a ledger, as far as the viewer may see it.
+    """Return the refresh of a ledger if the viewer may see it.
 
-    :raises HTTPException: there is none, or the viewer may not see it
+    :raises HTTPException: 404 if there is none, or the viewer may not see it; 503 if a read failed
     """
     refresh = next(
         (refresh for refresh in snapshot.refreshes if (refresh.lake, refresh.status.ledger) == (lake, ledger)), None
     )
     if refresh is not None and await run_in_threadpool(viewer.sees, dag_of(refresh)):
         return refresh
-    # The problem first: a catalog that is away, or that is being read for the first time, has no refreshes.
+    # The problem first: no refresh is known of a catalog that does not answer, or is being read for the first time.
     problems = await run_in_threadpool(viewer.sentences_of, snapshot.problems_of(lake))
     raise HTTPException(503 if problems else 404, " ".join([*problems, _NO_REFRESH]))
 
 
 async def _rows_for(refresh: LakeRefresh, lakes: Lakes, viewer: Viewer) -> Latest[TableSample | None] | None:
-    """Return rows of the table; None where the setting or the viewer's rights forbid them, and nothing is read."""
+    """Return rows of the table; None if the setting or the viewer's rights forbid to read them."""
     if not shows_rows():
         return None
     try:
@@ -408,7 +408,7 @@ async def _help(request: Request, _viewer: ViewerDep) -> Response:
 
 @_routes.get("/static/{name}")
 async def _file(name: str) -> Response:
-    """Send a file that holds nothing of this installation: the page for those who are not logged in needs it too."""
+    """Send a static file, which holds no data, without a login: the page for users who are not logged in needs it."""
     if name not in _FILES:
         raise HTTPException(404, "There is no such file.")
     return FileResponse(_STATIC / name, media_type=_FILES[name])

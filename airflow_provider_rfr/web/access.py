@@ -54,10 +54,10 @@ class Viewer:
         return bool(self._manager.is_authorized_asset(method="GET", user=self._user))
 
     def reads_asset(self, uri: str) -> bool:
-        """Tell whether there is this asset and the user may read it, and not only assets in general.
+        """Tell whether the asset exists and the user may read this very asset, not only assets in general.
 
-        The right to an asset that is not there is nobody's: another connection of the same catalog may have the table
-        under an asset that this user may not read.
+        Nobody may read an asset that does not exist: by another connection to the same catalog, the table may be an
+        asset that this user may not read.
         """
         with create_session() as session:
             asset_id = session.scalar(select(AssetModel.id).where(AssetModel.uri == uri))
@@ -69,7 +69,7 @@ class Viewer:
     @cached_property
     def sees_all_dags(self) -> bool:
         """Tell whether the user may see all DAGs, and so items that may name any DAG, such as the actor of a change."""
-        # Without an entity, managers with rights for single DAGs answer for the right to all.
+        # Managers with rights for single DAGs check the right to all DAGs only if no entity is given.
         entities = (None, DagAccessEntity.RUN)
         return not _has_teams() and all(
             self._manager.is_authorized_dag(method="GET", access_entity=entity, user=self._user) for entity in entities
@@ -93,11 +93,11 @@ class Viewer:
         return self._dags[dag_id]
 
     def learn(self, dag_ids: Iterable[str | None]) -> None:
-        """Ask about many DAGs at once, before :meth:`sees` is asked about each."""
+        """Look up the rights to many DAGs at once, so that :meth:`sees` need not ask for each."""
         new = sorted({dag_id for dag_id in dag_ids if dag_id is not None} - self._dags.keys())
         has_teams = bool(new) and _has_teams()
         teams: dict[str, str | None] = {}
-        # Nobody knows any more whose a DAG was that is gone.
+        # The team of a DAG that is gone is not known, so with teams nobody may see it.
         known = set() if has_teams else set(new)
         for chunk in in_chunks(new) if has_teams else ():
             teams |= DagModel.get_dag_id_to_team_name_mapping(chunk)
@@ -141,7 +141,7 @@ class Viewer:
         teams: dict[str, str | None] = {}
         if wanted and _has_teams():
             teams = Connection.get_conn_id_to_team_name_mapping(wanted)
-            # Nobody knows any more whose a connection was that is gone.
+            # The team of a connection that is gone is not known, so nobody may read it.
             wanted = [conn_id for conn_id in wanted if conn_id in teams]
 
         def is_readable(conn_id: str) -> bool:
@@ -161,4 +161,4 @@ def _viewer(user: GetUserDep) -> Viewer:
 
 
 ViewerDep = Annotated[Viewer, Depends(_viewer)]
-"""The user who asks; whoever is not logged in gets 401."""
+"""Dependency of routes: the user of the request. A request without a login gets 401."""

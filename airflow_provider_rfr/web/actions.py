@@ -42,25 +42,25 @@ _ACCEPTING: Final[Mapping[str, Any]] = {
     "max_deleted": 1,
     "on_missing_records": "warn",
 }
-"""Values of options under which a guard lets pass what it refused."""
+"""Values of options under which a guard accepts the publish that it refused."""
 _GUARD: Final = re.compile(rf"^PublishRefusedError: .*\bset ({'|'.join(_ACCEPTING)}) to ", re.DOTALL)
 _DISCARDING: Final[tuple[Mapping[str, Any], ...]] = ({"force_restart": True}, {"unfinished": "restart"})
 """Params of DAGs that make a run start over, the ready DAGs' among them."""
 ONCE: Final[Mapping[str, Any]] = {"full_refresh": True, **_ACCEPTING, **_DISCARDING[0], **_DISCARDING[1]}
-"""Values that hold for one run alone: a run that takes over the configuration of another one does not take these."""
+"""Values that hold for one run alone: a run that copies another run's configuration leaves these out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageAction:
     """A button, its dialog, and the request that follows.
 
-    :ivar name: of the button on its page
+    :ivar name: name of the button, unique on its page
     :ivar effect: sentences of the dialog
-    :ivar done: a sentence for afterwards
-    :ivar path: of Airflow's REST API, in parts
-    :ivar body: of the request; of a new run, the values that differ from the configuration of another run
-    :ivar settings_of: path of the run whose configuration a new run takes, but for :data:`ONCE`; empty for the DAG's
-        defaults
+    :ivar done: sentence to show after the request
+    :ivar path: path in Airflow's REST API, in parts
+    :ivar body: body of the request; for a new run, the values that differ from the copied configuration
+    :ivar settings_of: path of the run whose configuration a new run copies, except for :data:`ONCE`; empty for the
+        DAG's defaults
     """
 
     name: str
@@ -82,7 +82,7 @@ class DagFacts:
     """Facts of Airflow's database about a DAG that still exists.
 
     :ivar schemas: JSON schema of each param
-    :ivar busy: runs that are queued or running
+    :ivar busy: number of runs that are queued or running
     """
 
     dag_id: str
@@ -110,7 +110,7 @@ class DagFacts:
 
     @property
     def waiting(self) -> str:
-        """Return the reason for which a new run may wait, as a sentence; an empty text if there is none."""
+        """Return the reason why a new run may wait, as a sentence; an empty text if there is none."""
         if self.is_paused:
             return f" The DAG {self.dag_id} is paused: nothing happens until somebody unpauses it."
         if self.busy:
@@ -191,13 +191,13 @@ def actions_on(status: TableStatus, viewer: Viewer) -> tuple[PageAction, ...]:
 
 
 def possible_actions(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
-    """Return the actions that the state and the DAG allow, whoever asks."""
+    """Return the actions that the state and the DAG allow, whatever the viewer's rights."""
     from airflow_provider_rfr.refresh.state import State
 
     is_published = status.state is State.PUBLISHED
     if facts.state in _UNFINISHED:
         return () if is_published else (_stop(header),)
-    # A new run has a date of its own, and so another part.
+    # A new run has another logical date, so it would load another part.
     is_part_of_date = bool(header.replace_where) and facts.is_dated and "replace_where" not in facts.dag.schemas
     if is_part_of_date:
         return (_clear(header, facts, is_published=is_published),)

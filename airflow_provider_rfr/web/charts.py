@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 WIDTH: Final = 460.0
 HEIGHT: Final = 200.0
 LEFT: Final = 58.0
-"""Edge of the plot, as the next three; the labels of the axes are outside."""
+"""Left edge of the plot; the next three are its other edges. The labels of the axes are outside."""
 RIGHT: Final = 450.0
 TOP: Final = 14.0
 BOTTOM: Final = 160.0
 _WIDEST_BAR: Final = 48.0
 _LEAST_HEIGHT: Final = 2.0
-"""Height of a bar that stands for something very small."""
+"""Least height of a bar, so that very small values are visible."""
 _TICKS: Final = 4
 _TIMES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 
@@ -43,8 +43,8 @@ class Point:
     """A value that can be hovered over and focused.
 
     :ivar x: left edge of the strip that reacts to the pointer; ``width``: of the strip
-    :ivar y: of the value
-    :ivar outcome: also the CSS class; empty for a point of a line
+    :ivar y: vertical place of the value
+    :ivar outcome: outcome of a generation, also the CSS class; epoch of an attempt for a mark; empty on a line
     """
 
     x: float
@@ -66,7 +66,8 @@ class Point:
 class Chart:
     """Values over an axis.
 
-    :ivar unit: of the vertical axis; ``x_unit``: of the horizontal one
+    :ivar unit: unit of the vertical axis
+    :ivar x_unit: unit of the horizontal axis
     :ivar summary: the accessible name
     :ivar line: points of a line, as SVG writes them; empty for bars
     :ivar marks: places where an attempt took over

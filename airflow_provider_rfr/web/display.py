@@ -1,4 +1,4 @@
-"""Values for the templates: numbers, times and errors as people read them, and code that reads a table."""
+"""Formats for the templates: numbers, times and errors as people read them, and code that reads a table."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _SHOWN_PROPERTIES: Final = ("type", "uri", "warehouse")
 _LONGEST_KEY: Final = 60
-# A password in a database's address may have / ? # in it; in a web address they end what may be a login.
+# The password in the address of a database may contain / ? #, which end the login in a web address.
 _LOGIN: Final = re.compile(
     r"(://)(?: [^\s/?#]* | (?<!http://)(?<!https://)(?<!hdfs://)[^\s:/?#@]*:(?!//)[^\s@]* )@",
     re.VERBOSE | re.IGNORECASE,
 )
-# Of an address, of a path, and of a bare name where it is a query for sure; to the next space, but without a bracket,
-# a colon and the like in front of it.
+# The query of an address, of a path, or of a bare name if it is certainly a query. It ends before the next space, and
+# before a bracket, a colon and the like in front of that.
 _QUERY: Final = re.compile(
     r"""
     ( https?://[^\s?#]{0,2000}[?#](?=\S) | /[^\s/?#]*\?(?=\S) | \?(?=[\w%.\[\]-]+=) )
@@ -31,7 +31,7 @@ _QUERY: Final = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-# As errors of this package write it, and then the token as JSON or as Python shows it, perhaps cut.
+# The word before a page token in errors of this package. The token follows as JSON or as Python's repr, perhaps cut.
 _TOKEN: Final = re.compile(r"(\btoken(?: is)? )(?=[\"'\[{]|-?\d)")
 _PIECE: Final = re.compile(
     r"""
@@ -69,12 +69,12 @@ def clock(moment: datetime | None) -> str:
 
 
 def date(moment: datetime) -> str:
-    """Return a day and a time of it, for places where a whole second says too much."""
+    """Return a date with hour and minute, for places where seconds do not matter."""
     return moment.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def at(milliseconds: int | None) -> datetime | None:
-    """Return a time of the control store; None if there is none, or if no calendar has it."""
+    """Convert a time of the control store; None for None, and for a time out of Python's range."""
     try:
         return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
     except (ValueError, OverflowError, OSError):
@@ -87,9 +87,9 @@ def short(text: Any) -> str:
 
 
 def without_cursors(text: str) -> str:
-    """Return an error without page tokens, neither as such nor in the queries of addresses, and without logins.
+    """Mask page tokens in an error, and the queries and logins of addresses.
 
-    Page tokens may be valid for days. Logins are those in addresses.
+    Queries may hold page tokens, which may be valid for days.
     """
     kept, place = [], 0
     while (found := _TOKEN.search(text, place)) is not None:
@@ -99,7 +99,7 @@ def without_cursors(text: str) -> str:
 
 
 def _end_of_value(text: str, start: int) -> int:
-    """Return the position at which a value ends, with everything in it; the end of the text if it is cut off."""
+    """Return the position at which the value at ``start`` ends; the end of the text if the value is cut off."""
     depth = 0
     for piece in _PIECE.finditer(text, start):
         depth += (piece["opens"] is not None) - (piece["closes"] is not None)
@@ -112,15 +112,15 @@ FILTERS: Final = {
     function.__name__: function for function in (number, quantity, rate, size, duration, ago, clock, date, at, short)
 } | {
     "errors": errors,
-    # For commands that are copied.
+    # For shell commands that users copy.
     "quoted": shlex.quote,
 }
 
 
 def snippets(table: str, lake: LakeSettings | None) -> tuple[tuple[str, str], ...]:
-    """Return ways to read a table, as name and code; nothing where the lake is not known.
+    """Return code that reads a table by several tools, as pairs of name and code; nothing if the lake is not known.
 
-    Logins are hidden, and only the kind of the catalog and its places are named: the rest may be secret.
+    Logins are masked. Only the catalog's type, address and warehouse are shown, because other properties may be secret.
     """
     if lake is None:
         return ()

@@ -1,8 +1,8 @@
-"""The lakes of this Airflow and the state in their ledgers: one shared read each, so that a dead one delays no other.
+"""The lakes of this Airflow and the state in their ledgers, by a shared read for each, so that no lake delays another.
 
 Lakes are the connections of type ``rfr_lake`` in Airflow's database, and the one that operators use by default. All
 viewers share the reads: one at a time, none sooner than two seconds after the last, each in its own thread. A catalog
-that is slow or dead costs a viewer a bounded wait, and then what was read last with a sentence about it.
+that is slow or dead costs a viewer a bounded wait. Then the page shows the last value and says how old it is.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _LONG_WAIT_SECONDS: Final = 3.0
-"""For which a viewer waits where nothing is known yet, or only what is old; the page asks again by itself."""
+"""Longest wait of a viewer while no value is known, or only an old one; the page asks again by itself."""
 _WAIT_SECONDS: Final = 1.0
-"""The same where what is known can be shown."""
+"""Longest wait of a viewer while a recent value can be shown."""
 _OLD_SECONDS: Final = 10.0
-"""Since the next read was due: nobody looked at the page for a while."""
+"""A value is old if its next read is overdue by this, because nobody looked at the page for a while."""
 _LOST_SECONDS: Final = 120.0
-"""After which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever.
-Twice as long for each that is lost already, so that hanging reads stay few."""
+"""Time after which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever.
+It doubles with each lost read, so that hanging reads stay few."""
 _PAUSE_BY_READ: Final = 3.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 
@@ -61,9 +61,9 @@ _LONGEST_PAUSE_SECONDS: Final = 30.0
 class Latest(Generic[T]):
     """The latest value of a read.
 
-    :ivar value: of the last read that worked; None before the first
-    :ivar age: of the value, in seconds
-    :ivar problem: why there is no newer value, without secrets; None where the last read worked
+    :ivar value: value of the last read that succeeded; None before the first
+    :ivar age: age of the value, in seconds
+    :ivar problem: why there is no newer value, without secrets; None if the last read succeeded
     """
 
     value: T | None
@@ -73,8 +73,8 @@ class Latest(Generic[T]):
     def problems_with(self, subject: str, lake: str = "") -> tuple[FailedRead, ...]:
         """Return a problem if there is no newer value, else nothing.
 
-        :param subject: of the problem's sentence
-        :param lake: that was read; empty where the read concerns all of them
+        :param subject: subject of the problem's sentence
+        :param lake: id of the connection of the lake that was read; empty if the read concerns all lakes
         """
         if self.problem is None:
             return ()
@@ -83,11 +83,11 @@ class Latest(Generic[T]):
 
 
 class SharedRead(Generic[T]):
-    """One value, read for all viewers together.
+    """A value that is read once for all viewers.
 
-    :param read: runs in a thread of its own
-    :param seconds: between the end of a read and the next one; more after a read that took long, so that a large lake
-        does not keep the server busy
+    :param read: blocking function; runs in a thread of its own
+    :param seconds: pause between the end of a read and the next one; longer after a read that took long, so that a
+        large lake does not keep the server busy
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class SharedRead(Generic[T]):
         return self._running is None and self._lost == 0
 
     async def latest(self, *, may_begin: bool = True) -> Latest[T]:
-        """Return the value, from a read that begins now if one is due; the wait for it is bounded.
+        """Return the latest value. If a read is due, begin it, and wait for it for a bounded time.
 
-        :param may_begin: without it no read begins, and only one that is under way is waited for
+        :param may_begin: if False, begin no read, and wait only for one that is under way
         """
         running = self._begin_if_due() if may_begin else self._running
         if running is not None:
@@ -135,11 +135,11 @@ class SharedRead(Generic[T]):
         with self._lock:
             now = self._clock()
             if self._running is not None and now - self._began > _LOST_SECONDS * 2**self._lost:
-                # Its thread can't be ended. It counts until it ends by itself, so that the waits grow with each.
+                # Its thread can't be ended. It counts as lost until it ends by itself, so that the limit grows.
                 self._running, self._lost = None, self._lost + 1
             if self._running is None and not (self._was_asked and now - self._ended < self._pause):
                 running: Future[None] = Future()
-                # Not of a pool, whose threads Python waits for at its end.
+                # No thread of a pool, because Python waits for those when it exits.
                 threading.Thread(target=self._run, args=(running, now), name="rfr-page", daemon=True).start()
                 self._running, self._began, self._was_asked = running, now, True
             return self._running
@@ -167,17 +167,18 @@ class SharedRead(Generic[T]):
             else:
                 self._lost -= 1
                 if problem is None and began > self._read_at:
-                    # Later than it was waited for, and newer than what is known.
+                    # This read was given up as lost, but its value is newer than the known one.
                     self._value, self._read_at = value, self._clock()
         running.set_result(None)
 
 
 _DETAIL_SECONDS: Final = 5.0
 _MOST_READS: Final = 64
-"""Of single refreshes, deliveries and the like. The longest unused are forgotten, except those that have not ended."""
+"""Limit of kept reads of single refreshes, deliveries and the like. The least recently used are dropped, unless they
+are under way."""
 _CONNECTIONS: Final = "The list of connections in Airflow's database"
 _MOST_AT_WORK: Final = 16
-"""Of one lake: each is a thread, and in a lake that hangs none of them ends."""
+"""Limit of reads of one lake that are under way: each is a thread, and if the lake hangs none of them ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,19 +193,19 @@ class LakeRefresh:
 class Snapshot:
     """The refreshes of all lakes, as they were read last.
 
-    :ivar problems: of lakes that can't be read now
+    :ivar problems: failed reads of lakes that can't be read now
     """
 
     refreshes: tuple[LakeRefresh, ...]
     problems: tuple[FailedRead, ...]
 
     def problems_of(self, lake: str) -> tuple[FailedRead, ...]:
-        """Return the problems for which something of this lake may be missing."""
+        """Return the problems because of which refreshes of this lake may be missing."""
         return tuple(problem for problem in self.problems if problem.lake in (lake, ""))
 
 
 class Lakes:
-    """The lakes as all viewers of this process share them."""
+    """The lakes of this Airflow, with the reads and catalogs that all viewers of this process share."""
 
     def __init__(self) -> None:
         self._ids = SharedRead(_lake_ids, seconds=10.0)
@@ -238,7 +239,7 @@ class Lakes:
         return await self.shared(key, partial(self._read_details, refresh))
 
     async def rows(self, refresh: LakeRefresh) -> Latest[TableSample | None]:
-        """Return rows of the refreshed table; whoever calls this has asked for the right to them."""
+        """Return rows of the refreshed table. The caller has checked the viewer's right to them."""
         table = refresh.status.table
         return await self.shared(("rows", refresh.lake, table), partial(self._read_rows, refresh.lake, table), 30.0)
 
@@ -254,7 +255,7 @@ class Lakes:
     ) -> tuple[list[tuple[str, T]], list[FailedRead]]:
         """Read from each lake, and return the values by the lake's connection, and the problems with other lakes.
 
-        :param name: what is read, for people
+        :param name: name of the values, for messages
         """
         latest_ids = await self._ids.latest()
         ids = latest_ids.value or ()
@@ -265,10 +266,13 @@ class Lakes:
         return values, problems if latest_ids.value is not None else list(latest_ids.problems_with(_CONNECTIONS))
 
     async def shared(self, key: tuple[str, ...], read: Callable[[], T], seconds: float = _DETAIL_SECONDS) -> Latest[T]:
-        """Return the latest value of any other read that viewers share, under a key of its own."""
+        """Return the latest value of the shared read with this key, which is created if there is none.
+
+        :param key: kind of the value, the id of the lake's connection if it is of one lake, and further parts
+        """
         shared: SharedRead[T] = self._reads.pop(key) if key in self._reads else SharedRead(read, seconds)
         self._reads[key] = shared
-        # One that reads is kept: whoever asks again shall wait for it, and not begin another one.
+        # A read that is under way is kept, so that the next request waits for it and does not begin another one.
         idle = [other for other, read in self._reads.items() if read.is_idle and other != key]
         for other in idle[: max(0, len(self._reads) - _MOST_READS)]:
             del self._reads[other]
@@ -316,7 +320,7 @@ class Lakes:
 
 
 def _showable(status: TableStatus) -> TableStatus:
-    """Return the status without cursors in errors, so that no page can show one, and no search can find one."""
+    """Mask page tokens in the errors of a status, so that no page can show one, and no search can find one."""
     header = status.header
     if header is not None:
         past = tuple(
@@ -346,10 +350,10 @@ def _lake_ids() -> tuple[str, ...]:
     default = LakeHook.default_conn_name
     if ids and default not in ids:
         try:
-            # It may be in the environment, or in a secrets backend.
+            # The default connection may be in the environment, or in a secrets backend.
             read_connection(default)
         except AirflowNotFoundException:
             return tuple(sorted(ids))
-        except Exception as error:  # noqa: BLE001 - of any backend; the lake's own read tells it, and hides no other
+        except Exception as error:  # noqa: BLE001 - of any backend; the lake's own read reports it, and hides no other
             _log.debug("%s can't be read", default, exc_info=error)
     return tuple(sorted({*ids, default}))

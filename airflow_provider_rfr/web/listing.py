@@ -1,4 +1,4 @@
-"""The list of refreshes as one viewer gets it: filtered, sorted, by pages, and as far as the viewer may see it."""
+"""The list of refreshes for one viewer: restricted to the viewer's rights, filtered, sorted and paginated."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _HIDDEN: Final[Mapping[str, Any]] = dict.fromkeys(("dag_id", "dag_run_id", "task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshFilter:
-    """A viewer's filter; empty text does not restrict it.
+    """A viewer's filter of the list; an empty field does not restrict it.
 
     :ivar q: part of the name of a table, DAG or run, of the part's filter, or of the error
-    :ivar dag_id: only what runs of this DAG did; ``run_id``, ``task_id`` and ``map_index`` likewise
+    :ivar dag_id: only refreshes by runs of this DAG; ``run_id``, ``task_id`` and ``map_index`` likewise
     :ivar sort: name of a column, with ``-`` before it for the greatest first; empty for the most urgent first
     :ivar page: number of the page, from 1
     """
@@ -64,7 +64,7 @@ class RefreshFilter:
         """Tell whether the refresh concerns the DAG, run or task, now or in a generation that the viewer may see."""
         if not self.scope:
             return True
-        # Airflow's frame leaves the placeholder as it is where a task is not mapped.
+        # For a task that is not mapped, Airflow's frame leaves the placeholder unchanged.
         index = int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
         return any(
             self.dag_id in ("", generation.dag_id)
@@ -86,8 +86,9 @@ class RefreshFilter:
 class ListPage(Generic[T]):
     """A page of a list.
 
-    :ivar number: from 1; ``pages``: how many pages there are
-    :ivar total: rows on all of them
+    :ivar number: number of the page, from 1
+    :ivar pages: number of pages in the list
+    :ivar total: number of rows on all pages
     """
 
     rows: tuple[T, ...]
@@ -113,10 +114,10 @@ class ListPage(Generic[T]):
 class RefreshList:
     """The list of refreshes for one viewer.
 
-    :ivar shown: the page with those in the chosen state
-    :ivar states: all that there may be, to choose from
-    :ivar counts: of the refreshes in each state, before a state is chosen
-    :ivar total: of the refreshes in all states
+    :ivar shown: the page of the refreshes in the chosen state
+    :ivar states: all possible states, to choose from
+    :ivar counts: number of refreshes in each state, before the filter by state
+    :ivar total: number of refreshes in all states
     """
 
     shown: ListPage[LakeRefresh]
@@ -130,7 +131,7 @@ def dag_of(refresh: LakeRefresh) -> str | None:
 
 
 def list_for(refreshes: Sequence[LakeRefresh], query: RefreshFilter, viewer: Viewer) -> RefreshList:
-    """Return the requested refreshes, those of one page."""
+    """Return the requested page of the refreshes that match the filter."""
     from airflow_provider_rfr.refresh.state import State
 
     rows = [refresh for refresh in refreshes if query.is_in_scope(refresh, viewer) and query.is_matched(refresh)]
@@ -164,7 +165,7 @@ _COLUMNS: Final[Mapping[str, Callable[[LakeRefresh], Any]]] = {
 
 
 def _sorted(rows: list[LakeRefresh], sort: str) -> list[LakeRefresh]:
-    """Return the rows in the order of a column, those without a value last; failed and stuck ones first without one."""
+    """Sort the rows by a column, those without a value last; without a column, the most urgent first."""
     from airflow_provider_rfr.refresh.state import by_urgency
 
     rows.sort(key=lambda row: (*by_urgency(row.status), row.status.ledger, row.lake))

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 200
 _ATTEMPTS_READ: Final = 1000
-"""More than are shown, because not all of them are of DAGs that the viewer may see."""
+"""More attempts than are shown, because some may be of DAGs that the viewer may not see."""
 _SHOWN_OF_COMMIT: Final = 50
 PLAN_SECONDS: Final = 30.0
-"""Between two plans: each one reads the metadata of every table."""
+"""Pause between two plans, because each one reads the metadata of every table."""
 _DEPLOYS: Final = 20
 _ALTERATIONS: Final = 200
 _stores: dict[str, tuple[tuple[int, int] | None, ControlStore]] = {}
@@ -48,14 +48,14 @@ _stores: dict[str, tuple[tuple[int, int] | None, ControlStore]] = {}
 
 @dataclass(frozen=True, slots=True)
 class EndpointView:
-    """An endpoint.
+    """An endpoint of webhooks, as the page shows it.
 
     :ivar lake: id of the lake's connection
-    :ivar dag_ids: of the runs that made the commits it was told of; None in it for no DAG
+    :ivar dag_ids: DAGs whose runs made the commits of its deliveries; it holds None for commits without a DAG
     :ivar condition: disabled, paused, circuit open, failing, dead letters or ok
-    :ivar counts: of its deliveries, by state
-    :ivar latency: median of its last attempts, in milliseconds; None where there is none
-    :ivar place: the task or the file that sends to it; empty where it is not known, or not for this viewer
+    :ivar counts: number of its deliveries, by state
+    :ivar latency: median of its last attempts, in milliseconds; None without attempts
+    :ivar place: the task or the file that sends to it; empty if it is not known, or this viewer may not see it
     """
 
     lake: str
@@ -74,17 +74,17 @@ class EndpointView:
 
 @dataclass(frozen=True, slots=True)
 class Webhooks:
-    """The control store's knowledge of one lake's webhooks.
+    """The webhooks of one lake in the control store.
 
-    :ivar attempts: rows of those that ended, whose answers were masked when they were stored. ``lake`` is the id of the
-        lake's connection, ``dag_ids`` are of the runs that made the commits of which an attempt told; None for no DAG
+    :ivar attempts: rows of attempts that ended, whose answers were masked when they were stored. ``lake`` is the id of
+        the lake's connection, ``dag_ids`` are the DAGs whose runs made the commits, with None for no DAG
     """
 
     endpoints: tuple[EndpointView, ...] = ()
     attempts: tuple[Mapping[str, Any], ...] = ()
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
-        """Return the attempts and endpoints that concern no other DAGs than those that the viewer may see."""
+        """Return the attempts and endpoints of which the viewer may see all DAGs."""
         dag_ids = (
             *(attempt["dag_ids"] for attempt in self.attempts),
             *(endpoint.dag_ids for endpoint in self.endpoints),
@@ -93,7 +93,7 @@ class Webhooks:
         attempts = [attempt for attempt in self.attempts if all(map(viewer.sees, attempt["dag_ids"]))]
         endpoints = [endpoint for endpoint in self.endpoints if all(map(viewer.sees, endpoint.dag_ids))]
         if not viewer.sees_all_dags:
-            # It may name a DAG that made none of the commits.
+            # A place may name a DAG that made none of the commits.
             endpoints = [replace(endpoint, place="") for endpoint in endpoints]
         return Webhooks(tuple(endpoints), tuple(attempts[:_ATTEMPTS]))
 
@@ -140,7 +140,7 @@ def control_store() -> ControlStore | None:
 
 
 def _file_of(url: URL) -> tuple[int, int] | None:
-    """Return the identity of the file at SQLite's path: another file may have replaced the opened one."""
+    """Return device and inode of SQLite's file, which change if another file replaces it; None for other databases."""
     if url.get_backend_name() != "sqlite":
         return None
     with suppress(OSError):
@@ -210,7 +210,7 @@ class ConnectionRow(NamedTuple):
     """A row of the list of connections: one use of a connection.
 
     :ivar use: None for a connection that nothing uses
-    :ivar stale: the number of tasks that should have another copy of the connection
+    :ivar stale: number of tasks with a stale copy of the connection
     """
 
     conn_id: str
@@ -238,13 +238,13 @@ class ConnectionUses:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """The control store's knowledge of connections."""
+    """The uses and alterations of connections in the control store."""
 
     uses: tuple[Use, ...] = ()
     alterations: tuple[AlterationRecord, ...] = ()
 
     def with_refreshes(self, statuses: Sequence[TableStatus]) -> Connections:
-        """Return the same with the state of its refresh for each task that has one."""
+        """Return a copy in which the use of a task that refreshes has the state of its refresh."""
         states = states_of_refreshes(statuses)
         uses = (replace(use, state=states[use.task].value) if use.task in states else use for use in self.uses)
         return replace(self, uses=tuple(uses))
@@ -283,9 +283,9 @@ def read_connections() -> Connections:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project of built-in objects that was deployed, as the control store has it, whatever lakes there are.
+    """A deployed project of built-in objects, as the control store records it for all lakes.
 
-    :ivar steps: of the newest deploy
+    :ivar steps: steps of the newest deploy
     :ivar garbage: tables that wait to be deleted
     """
 
@@ -299,7 +299,7 @@ class Project:
 
     @property
     def is_planned(self) -> bool:
-        """Tell whether the page plans a deploy of it: that of the ready DAG's project."""
+        """Tell whether the page shows a plan of it, which it does only for the project of the ready DAG."""
         return self.name == PROJECT
 
 
@@ -307,10 +307,11 @@ class Project:
 class InLake:
     """The state of the ready DAG's project in one lake.
 
-    :ivar is_deployed: whether any of the objects that were deployed is there
-    :ivar broken_views: name and reason
-    :ivar plan: of what this server's package and its ``RFR_BUILTIN_OBJECTS`` declare; None where none can be made
-    :ivar problem: why not
+    :ivar is_deployed: whether any of the deployed objects exists in this lake
+    :ivar broken_views: users' views that are broken, as name and reason
+    :ivar plan: plan of the declarations of this server's package and ``RFR_BUILTIN_OBJECTS``; None if it can't be made
+    :ivar text: the plan in words
+    :ivar problem: why there is no plan
     """
 
     is_deployed: bool
@@ -365,7 +366,7 @@ def read_in_lake(lake: str) -> InLake | None:
         hook = BuiltinsHook(declared, lake_conn_id=lake)
     except RfrError as error:
         hook, problem = BuiltinsHook(lake_conn_id=lake), str(error)
-    # Else the hook opens a store of its own.
+    # Otherwise the hook would open a store of its own.
     hook.store = store
     with closing(hook.catalog):
         recorded, live = hook.observe()

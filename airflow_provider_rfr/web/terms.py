@@ -1,4 +1,4 @@
-"""The words of the pages, explained by the tables of ``docs``, which the wheel holds as well."""
+"""Explanations of the terms on the pages, from the tables in ``docs``, which is part of the wheel as well."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def states() -> tuple[Term, ...]:
 
 @cache
 def _by_name(rows: tuple[Term, ...]) -> dict[str, str]:
-    """Return the meanings by each name of a row; that of a row with several names begins with these."""
+    """Return the meanings by name. If a row has several names, its meaning begins with all of them."""
     return {
         name: row.meaning if name == row.name else f"{row.name}: {row.meaning}"
         for row in rows
@@ -77,8 +77,8 @@ def explain(term: str) -> str:
 
 
 def explain_state(state: str, of: str = "refresh") -> str:
-    """Return the meaning of the state; an empty text for a word that says all by itself.
+    """Return the meaning of the state; an empty text for a state that needs no explanation.
 
-    :param of: ``refresh``, ``endpoint``, or anything else, of which the same word may mean something else
+    :param of: ``refresh`` or ``endpoint``; states of anything else are not explained, even if they have the same name
     """
     return _by_name(terms("ui.md", _HEADINGS[of])).get(state, "") if of in _HEADINGS else ""

@@ -1,4 +1,4 @@
-"""Webhooks for published commits: configuration, templates, obligations, delivery."""
+"""Webhooks for published commits: configuration, templates, outbox, delivery."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.webhooks._model import TriggerModel, as_mistakes, details, mistake, refusal
 
 NONSENSITIVE: dict[str, Any] = {"nonsensitive": True}
-"""Marks a field in the JSON schema that stays editable in a sealed document."""
+"""Mark, in the JSON schema, of a field that stays readable and editable in a sealed document."""
 
 _SECRET_SCHEMA: dict[str, Any] = {"type": "string", "secret": True}
 _SEALED = re.compile(r"ENC\[AES256_GCM,[^\]]*\]")
@@ -40,7 +40,7 @@ _SIGNING_BYTES = (24, 64)
 
 
 def is_sealed_text(value: object) -> bool:
-    """Tell whether a value is one value of a SOPS document that is not opened yet."""
+    """Tell whether a value is an encrypted value of a SOPS document, ``ENC[AES256_GCM,...]``."""
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     return isinstance(value, str) and _SEALED.fullmatch(value) is not None
@@ -90,7 +90,7 @@ def signing_key(secret: SecretStr) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not text.startswith(_SIGNING_PREFIX) or not _SIGNING_BYTES[0] <= len(key) <= _SIGNING_BYTES[1]:
-        # Not within the except clause: binascii's message shows where the text stops to be base64.
+        # Not within the except clause: binascii's error tells where the text stops being base64.
         raise ValueError("invalid signing secret")
     return key
 
@@ -283,7 +283,7 @@ def _is_host_name(text: str) -> bool:
 
 
 Url = Annotated[Secret, AfterValidator(_check_url)]
-# Not an address, which may hold a password: Airflow's errors about a missing connection show its id.
+# An address is refused, as it may hold a password: Airflow's error about a missing connection shows the id.
 ConnectionId = Annotated[
     str,
     matching(
@@ -302,9 +302,9 @@ _KINDS = {"bool": "true or false", "int": "a number", "float": "a number", "None
 
 
 def plain_tree(value: Any) -> Any:
-    """Return a copy in dicts, lists and scalars; models as the documents that they were read from.
+    """Return a copy of the value in dicts, lists and scalars; models become the documents that they were read from.
 
-    :raises ValidationError: it holds something that JSON does not have, or too much
+    :raises ValidationError: it holds a value that JSON does not have, too many values, or too many levels
     """
     copier = _TreeCopier()
     plain = copier.copy(value, ())
@@ -314,7 +314,7 @@ def plain_tree(value: Any) -> Any:
 
 
 JsonTree: TypeAlias = Any
-"""JSON, as :func:`plain_tree` has copied it with the document."""
+"""A JSON value, which :func:`plain_tree` has checked and copied with the document."""
 
 
 class _TreeCopier:
@@ -401,7 +401,10 @@ class Signing(TriggerModel):
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        """Return the keys in the secrets' order; only of an opened document."""
+        """Return the keys in the order of the secrets.
+
+        :raises ValueError: a secret is still sealed
+        """
         return tuple(map(signing_key, self.secrets))
 
 
@@ -446,18 +449,18 @@ class Success(TriggerModel):
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
-        """Refuse a value to compare with that has no pointer."""
+        """Return a problem if there is ``equals`` without ``pointer``."""
         if "equals" in written and written.get("pointer") is None:
             return [mistake("needs a pointer", "write pointer: /path/in/the/answer", at=("equals",))]
         return []
 
     def dump(self) -> dict[str, Any]:
-        """Return the document as for all models; ``equals: null`` is a value like others."""
+        """Return the document, with ``equals: null`` if it was given: null is a value to compare with."""
         is_null = self.equals is None and "equals" in self.model_fields_set
         return {**super().dump(), **({"equals": None} if is_null else {})}
 
     def accepts(self, status: int, body: bytes) -> bool:
-        """Tell whether this answer counts as delivery. In a body that is not JSON, a pointer finds nothing."""
+        """Tell whether this answer counts as delivery; with a ``pointer``, one whose body is not JSON does not."""
         if 300 <= status < 400 or not any(pattern in (status, f"{status // 100}xx") for pattern in self.status):
             return False
         if self.pointer is None:

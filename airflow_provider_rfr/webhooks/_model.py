@@ -1,7 +1,7 @@
-"""The base of a triggers block's models, and how they report errors.
+"""The base class of a triggers block's models, and their validation errors.
 
-An error says what to write, and never shows a value, which may be secret. Inside the models it is a pydantic error with
-problem and remedy as context; :mod:`.config` makes a :class:`Problem` of it.
+An error says what to write instead, and never shows a value, which may be secret. Inside the models it is a pydantic
+error with problem and remedy as context (a *mistake*); :mod:`.block` converts it to a :class:`Problem`.
 """
 
 from __future__ import annotations
@@ -43,15 +43,17 @@ def mistake(
 ) -> PydanticCustomError:
     """Return an error to raise in a validator.
 
-    :param whole: the problem names its place itself
-    :param at: place below the validated value
+    :param problem: what is wrong with the value
+    :param remedy: what to write instead
+    :param whole: the problem names its place itself, so the field's path is left out of the message
+    :param at: path from the validated value to the wrong one
     """
     context = {"problem": problem, "remedy": remedy, "whole": whole, "at": tuple(at)}
     return PydanticCustomError(_KIND, "{problem}", context)
 
 
 def details(error: PydanticCustomError, location: Sequence[str | int] = ()) -> InitErrorDetails:
-    """Return the mistake as pydantic collects it, without the value that was written."""
+    """Convert a mistake to the form in which pydantic collects errors, without the input value."""
     context = dict(error.context or {})
     place = (*location, *context.pop("at", ()))
     return InitErrorDetails(type=PydanticCustomError(_KIND, "{problem}", context), loc=place, input=None)
@@ -63,13 +65,16 @@ def refusal(problems: list[InitErrorDetails]) -> ValidationError:
 
 
 def as_mistakes(error: ValidationError, aliases: Mapping[str, str]) -> list[InitErrorDetails]:
-    """Convert errors to mistakes; ``aliases``: of the fields of the model that was validated, by name."""
+    """Convert the errors of a validation to mistakes.
+
+    :param aliases: aliases of the validated model's fields, by field name
+    """
     items = error.errors(include_url=False, include_input=False)
     below = {item["loc"][:-1] for item in items}
     mistakes = []
     for item in items:
         kind, place = item["type"], item["loc"]
-        # A list whose entries were refused is too short, too.
+        # If entries of a list are refused, pydantic reports the list as too short, too.
         if kind == "too_short" and place in below:
             continue
         fault = mistake(**item["ctx"]) if kind == _KIND else mistake(*wording(item, aliases.values()))
@@ -81,13 +86,13 @@ def as_mistakes(error: ValidationError, aliases: Mapping[str, str]) -> list[Init
 
 
 def path_of(location: Sequence[str | int]) -> str:
-    """Return a path like ``retry.maxElapsed`` or ``signing.secrets[0]``, without keys that may hold a secret."""
+    """Return a path like ``retry.maxElapsed`` or ``signing.secrets[0]``; keys that may be secrets are replaced."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{printable_key(part)}" for part in location)
     return text.removeprefix(".")
 
 
 def printable_key(key: object) -> str:
-    """Return the key as errors may name it."""
+    """Return the key for an error message; one that is no plain name, or may be a secret, is replaced."""
     text = str(key)
     plain = len(text) <= _LONGEST_SHOWN_KEY and _SHOWN_KEY.fullmatch(text) and not text.startswith(_LIKE_A_SECRET)
     return text if plain else "(a key that is not a name)"
@@ -98,7 +103,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Duration(float):
-    """Seconds; ``text``: as it was written."""
+    """A duration in seconds; ``text``: its form in the document, such as ``30m``."""
 
     text: str
 
@@ -144,12 +149,12 @@ Wait = Annotated[Duration, PlainValidator(between("0s", "30d")), DURATION_SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class OtherSpelling:
-    """Another spelling of a field, with values of another type.
+    """Another spelling of a field, with values of another type: ``timeoutSecs: 30`` for ``timeout: 30s``.
 
-    :ivar field: the field as documents spell it
-    :ivar type: of a value as it is written
-    :ivar read: from that to a value of the field
-    :ivar write: back
+    :ivar field: name of the field in documents
+    :ivar type: type of the values of this spelling
+    :ivar read: converts such a value to one of the field
+    :ivar write: converts a value of the field back
     """
 
     field: str
@@ -159,9 +164,9 @@ class OtherSpelling:
 
 
 class TriggerModel(BaseModel):
-    """Frozen; reads ``camelCase`` and ``snake_case``, writes ``camelCase``, refuses unknown fields.
+    """A frozen model that reads ``camelCase`` and ``snake_case``, writes ``camelCase``, and refuses unknown fields.
 
-    :cvar other_spellings: by name, from which ``camelCase`` follows
+    :cvar other_spellings: other spellings by name; their ``camelCase`` form is derived from it
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
@@ -182,7 +187,7 @@ class TriggerModel(BaseModel):
         written: dict[Any, Any] = {}
         problems: list[InitErrorDetails] = []
         for key, value in data.items():
-            # An alias that is another word than the field's name is the field's only spelling.
+            # Where the alias is another word than the field's name (``with``), documents may use the alias only.
             name = aliases[key] if key in aliases and aliases[key] == to_camel(key) else key
             if name in written:
                 problems.append(details(mistake("is given in two spellings", f"keep {name}"), [str(name)]))
@@ -201,7 +206,7 @@ class TriggerModel(BaseModel):
 
     @classmethod
     def _resolve_spellings(cls, written: dict[Any, Any], problems: list[InitErrorDetails]) -> dict[str, str]:
-        """Replace other spellings by their fields, and return by field how it was spelled."""
+        """Replace other spellings by their fields, and return the spelling that was used, by field."""
         spelled = {}
         for key, other in cls.other_spellings.items():
             name = to_camel(key)
@@ -213,13 +218,13 @@ class TriggerModel(BaseModel):
                 try:
                     written[other.field] = other.read(other.type.validate_python(value))
                 except ValidationError as error:
-                    # At the spelling that was written; the field has its default until the error is raised.
+                    # Reported at the spelling in the document. The field has its default until the error is raised.
                     problems += [{**item, "loc": (name, *item.get("loc", ()))} for item in as_mistakes(error, {})]
         return spelled
 
     @classmethod
     def _aliases(cls) -> dict[str, str]:
-        """Return by name of the field how documents spell it, and other spellings by themselves."""
+        """Return the alias of each field by its name, and the ``camelCase`` form of each other spelling by its key."""
         aliases: dict[str, str] = {}
         for name, field in cls.model_fields.items():
             alias = field.alias or name

@@ -4,8 +4,8 @@ A value is ``ENC[AES256_GCM,...]`` with a nonce of 32 random bytes. The associat
 it, each followed by a colon; list indexes do not count. Neither its type nor the metadata are authenticated: the
 opener has to check that text is text, and a regular expression in the metadata is never run as one.
 
-The MAC is SHA-512 over the texts of the leaves in document order without separators. So it protects the sealed leaves,
-each of which is bound to its path, and hardly any other.
+The MAC is SHA-512 over the texts of the leaves in document order without separators. So it protects sealed leaves, each
+of which is bound to its path. Between plaintext leaves, text can be moved without a change of the MAC.
 
 Keys are age identities of this machine, and other key sources through the ``sops`` program. The text of a key is in no
 message and no repr; ``str()`` of pyrage's identities is the secret key itself, so identities stay inside this module.
@@ -79,8 +79,8 @@ _MAX_RULE = 2000
 class SealingRule:
     """A rule that decides which leaves are sealed, and which the MAC covers.
 
-    :ivar matches: whether the rule names a map key on the way to a leaf
-    :ivar seals: whether leaves below such keys are sealed, or all others
+    :ivar matches: tells whether the rule names a map key
+    :ivar seals: True: leaves below such keys are sealed; False: all other leaves are
     :ivar mac_only: whether the MAC covers sealed values only
     """
 
@@ -350,7 +350,7 @@ class KeySources:
         return self.all if self.shared else tuple(source for source in self.all if not source.is_plain_age)
 
     def unopened(self, searched: Sequence[Keys]) -> str:
-        """Explain, for people, why no key source opened the document."""
+        """Return the error message that explains why no key source opened the document."""
         lines = [f"no key of this machine opens the document. It was sealed for: {self}."]
         if searched:
             lines.append(f"Looked for age keys in: {'; '.join(map(str, searched))}.")

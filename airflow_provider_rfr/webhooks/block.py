@@ -1,7 +1,8 @@
-"""The triggers block, which a user writes in YAML or Python, read strictly and checked as a whole.
+"""Models of the triggers block, which a user writes in YAML or Python, and its strict validation.
 
-No error shows a value of the document. ``trigger_schema.json`` is its JSON schema, for editors, forms and the seal: it
-marks secrets and values that are public. ``scripts/trigger_schema.py`` makes the file of these models.
+No error shows a value of the document. ``trigger_schema.json`` is the JSON schema of the block, for editors and forms:
+it marks secrets, and fields that stay readable in a sealed document. ``scripts/trigger_schema.py`` writes the file from
+these models.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class Endpoint(TriggerModel):
     url: Url | None = None
     connection: ConnectionId | None = None
     preset: str | None = None
-    # Its validator needs the two above: a preset decides which parameters there are, and which addresses it can have.
+    # After preset and url, which its validator reads: a preset decides which parameters and addresses are valid.
     parameters: Preset | None = Field(default=None, alias="with", validate_default=True)
     method: _Method = _METHODS[0]
     headers: Headers = Field(default_factory=dict)
@@ -217,7 +218,7 @@ class Endpoint(TriggerModel):
 
     @property
     def is_sealed(self) -> bool:
-        """Tell whether a value of it is sealed."""
+        """Tell whether any value of the endpoint is sealed."""
         return holds_sealed_text(self.dump())
 
     @property
@@ -227,7 +228,7 @@ class Endpoint(TriggerModel):
 
     @property
     def attempts(self) -> int:
-        """Return the number of attempts, at least one; by default that of the schedule."""
+        """Return the most attempts for a delivery, at least one; the default depends on the schedule."""
         is_written = "max_attempts" in self.model_fields_set
         return max(1, self.max_attempts if is_written else _DEFAULT_ATTEMPTS[self.retry.schedule])
 
@@ -240,15 +241,17 @@ class Endpoint(TriggerModel):
         return hashlib.sha256(address.encode()).hexdigest()[:16]
 
     def accepts(self, status: int, body: bytes) -> bool:
-        """Tell whether this answer counts as delivery; by default as the preset's receiver has it."""
+        """Tell whether this answer counts as delivery, by the endpoint's own rule or else by its preset's."""
         if self.parameters is None or "success" in self.model_fields_set:
             return self.success.accepts(status, body)
         return self.parameters.receiver.success.accepts(status, body)
 
     def exposed_headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the values that templates may print, by the names under which headers and ``exposeHeaders`` have them.
+        """Return the header values that templates may print.
 
-        :param more: headers of the connection
+        A value is listed under the spelling of its name in the headers, and under that in ``exposeHeaders``.
+
+        :param more: headers of the connection; the endpoint's own take precedence
         """
         own = {name: value.get_secret_value() for name, value in self.headers.items()}
         wanted = {name.lower(): name for name in self.expose_headers}
@@ -259,7 +262,7 @@ class Endpoint(TriggerModel):
         return exposed
 
     def placed(self, name: str, interval: float) -> Endpoint:
-        """Return the same endpoint in a block of this interval."""
+        """Return a copy of the endpoint with its name and the interval of its block, in seconds."""
         placed = self.model_copy()
         placed._name, placed._interval = name, interval
         return placed
@@ -292,7 +295,7 @@ class Endpoint(TriggerModel):
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
-        """Refuse fields that exclude each other, and the lack of fields of which one is needed."""
+        """Return the problems of fields that exclude each other, and of alternatives that are all missing."""
         names = {name for name, value in written.items() if value is not None}
         problems = []
         if {"url", "connection"} <= names:
@@ -328,7 +331,7 @@ def _needs_address(preset: Any) -> bool:
 SCHEMA_FILE: Final = Path(__file__).with_name("trigger_schema.json")
 LONGEST_NAME = 128
 NAME_PATTERN = r"^[\w.\-]+$"
-"""For JSON schema; as near as regular expressions of both Python and JavaScript come."""
+"""The rule for names in the JSON schema, as close as regular expressions of both Python and JavaScript come."""
 
 MOST_ENDPOINTS = 100
 _LONGEST_QUOTED = 60
@@ -336,13 +339,13 @@ _LARGEST_FILE = 4 * 1024 * 1024
 
 
 def valid_name(text: str) -> str:
-    """Return a valid name for any text."""
+    """Return the text as a valid name: shortened, with ``_`` for characters that names can't have."""
     usable = "".join(part if _name_fault(part) is None else "_" for part in text[:LONGEST_NAME])
     return usable or "_"
 
 
 def label(name: str) -> str:
-    """Return the name as errors show it, valid or not."""
+    """Return the name for an error message, quoted and shortened if it is not valid."""
     return name if _name_fault(name) is None else _quoted(name)
 
 
@@ -401,8 +404,8 @@ class TriggerBlock(TriggerModel):
     def opened(self, decrypt: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> TriggerBlock:
         """Return the block with its sealed values opened.
 
-        :param decrypt: from the document as it was read to the one without ``sops``
-        :raises TriggerConfigError: a value that was sealed is wrong
+        :param decrypt: converts the sealed document to the opened one, without ``sops``
+        :raises TriggerConfigError: an opened value is not valid
         """
         return parse_triggers(decrypt(self.dump())) if self.is_sealed else self
 
@@ -448,12 +451,12 @@ class TriggerBlock(TriggerModel):
 def parse_triggers(
     document: Mapping[str, Any] | Sequence[Any] | TriggerBlock, *, where: str = "triggers"
 ) -> TriggerBlock:
-    """Read a block: a mapping with ``config``, or a list of endpoints, at the top or below a key ``triggers``.
+    """Validate a block: a mapping with ``config``, or a list of endpoints, at the top or below a key ``triggers``.
 
-    Nothing is opened, asked or sent. Templates are checked by :mod:`.validation`.
+    Sealed values stay sealed, no connection is looked up, and nothing is sent. :mod:`.validation` checks templates.
 
-    :param where: where the document is from, for problems of the block as a whole
-    :raises TriggerConfigError: with every problem
+    :param where: origin of the document, such as a file's path, for problems of the block as a whole
+    :raises TriggerConfigError: the document is not valid; the error has every problem
     """
     if isinstance(document, TriggerBlock):
         return document
@@ -477,7 +480,7 @@ def parse_triggers(
 
 
 def unwrapped(document: Any) -> Any:
-    """Return the block itself: without a key ``triggers`` above it, and a list as its ``config``."""
+    """Return the block without a key ``triggers`` above it; a list of endpoints becomes its ``config``."""
     if isinstance(document, Mapping) and "triggers" in document and "config" not in document:
         document = document["triggers"]
     if isinstance(document, Sequence) and not isinstance(document, str):

@@ -1,10 +1,11 @@
-"""Calls of an endpoint: address, headers, credentials and signature, made at delivery and never stored; attempts at a
-delivery, rendered, sent and judged; and when they are repeated.
+"""Calls of endpoints, attempts at a delivery, and the waits between them.
 
-Tokens that a receiver issues for a password are fetched when needed, kept, and fetched again once after a 401.
-Signatures follow Standard Webhooks (standardwebhooks.com): ``webhook-id`` is the delivery's id, the same on every copy,
-``webhook-timestamp`` the attempt's time in seconds, ``webhook-signature`` one signature for each secret, so that a
-secret can be replaced while both are accepted.
+Address, headers, credentials and signature of a call are resolved at delivery and never stored. Access tokens that a
+receiver issues for a password are fetched when needed, cached, and fetched again once after a 401.
+
+Signatures follow Standard Webhooks (standardwebhooks.com): ``webhook-id`` is the delivery's id, the same for every
+attempt, ``webhook-timestamp`` the attempt's time in seconds, ``webhook-signature`` one signature for each secret, so
+that a secret can be replaced while both are accepted.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ _PUBLIC_HEADERS: Final = frozenset({"accept", "accept-language", "content-type",
 class ConnectionSettings:
     """Settings of an Airflow connection of type ``rfr_http``.
 
-    :ivar headers: of every request
-    :ivar verify: whether the server's certificate is checked, or the path of a bundle or folder of those to trust
-    :raises ConfigurationError: a header, or a password that is sent as one, is not one that a triggers block may have
+    :ivar headers: headers of every request
+    :ivar verify: False: the server's certificate is not checked; a text: path of a bundle or folder of certificates to
+        trust
+    :raises ConfigurationError: a header, or a password that is sent in one, breaks the rules for headers of a block
     """
 
     base_url: str = field(repr=False)
@@ -77,7 +79,7 @@ class ConnectionSettings:
 
 
 Connections = Callable[[str], ConnectionSettings]
-"""From a connection's id to its settings; asked at delivery."""
+"""A function that returns the settings of a connection by its id; it is called at delivery."""
 
 
 def no_connections(name: str) -> ConnectionSettings:
@@ -89,10 +91,12 @@ def no_connections(name: str) -> ConnectionSettings:
 class Call:
     """A call of one endpoint: its address, headers, credentials and signing keys.
 
-    :ivar headers: without a token that has to be fetched
+    :ivar headers: headers of every attempt, without a token that has to be fetched
     :ivar exposed: header values that templates may print
-    :ivar tokens: of a receiver whose token has to be fetched
-    :ivar verify: the certificates that TLS trusts: True for the usual ones, False for anybody's, or the path of others
+    :ivar guard: decides which private addresses may be called
+    :ivar tokens: fetches and caches the receiver's access token; None if none has to be fetched
+    :ivar verify: certificates that TLS trusts: True for the default ones, False to check none, or the path of others
+    :ivar secrets: texts that are masked in answers and errors
     """
 
     endpoint: Endpoint
@@ -170,7 +174,7 @@ def _secrets(
     endpoint: Endpoint, connection: ConnectionSettings, step: TokenStep | None, base: str, headers: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the texts that are masked in answers and errors."""
-    # Of the base alone: what a preset adds are names, which the answer of a receiver has to show.
+    # Of the base address alone: the path that a preset adds has only names, which should stay readable in answers.
     secrets = [*secrets_of_url(base)]
     preset = endpoint.parameters
     public = {} if preset is None else preset.receiver.headers
@@ -189,7 +193,7 @@ def _secrets(
 
 
 class TokenKeeper:
-    """A keeper of one endpoint's token, for all threads that call it."""
+    """A cache of one endpoint's access token, for all threads that call the endpoint."""
 
     def __init__(self, step: TokenStep, guard: AddressGuard, verify: bool | str) -> None:
         self.step = step
@@ -199,10 +203,11 @@ class TokenKeeper:
         self._token: str | None = None
 
     def token(self, client: Client, deadline: Deadline, refused: str | None) -> str | NoAnswer:
-        """Return a token, fetched within the attempt's time if none is known.
+        """Return the cached token; fetch one, within the attempt's timeout, if there is none or it was refused.
 
-        :param refused: the token that was answered with 401; another thread may have replaced it already
-        :raises DeadlineExceeded: the attempt's time is over
+        :param refused: token that was answered with 401; another thread may have replaced it already
+        :returns: the token, or the reason why there is none
+        :raises DeadlineExceeded: the attempt's timeout is over
         """
         # An attempt waits for another one's token no longer than its own time.
         if not self._lock.acquire(timeout=deadline.left()):
@@ -255,7 +260,7 @@ _SCHEDULES: Final[Mapping[str, tuple[float, ...]]] = {
 }
 _LONGEST_WAIT: Final = 24 * _HOUR
 _LONGEST_ASKED: Final = {"quick": _HOUR, "standard": _LONGEST_WAIT}
-"""Seconds that are waited at most because the server asked for more."""
+"""The longest wait, in seconds, that a server may ask for, by schedule."""
 _JITTER = 0.2
 
 
@@ -268,13 +273,17 @@ def scheduled_wait(schedule: str, failures: int) -> float:
 def wait_before(
     schedule: str, failures: int, asked: float | None = None, *, chance: Callable[[], float] = random.random
 ) -> float:
-    """Return the seconds until the next attempt.
+    """Return the seconds until the next attempt, at most a day.
 
-    The wait of the schedule is spread by a fifth, and is never less than the server asked for.
+    The scheduled wait varies at random by up to a tenth. It is not shorter than the server asked for, up to the
+    schedule's limit.
+
+    :param asked: seconds that the server asked to wait; None if it did not
+    :param chance: returns a random number from 0 to 1
     """
     wait = scheduled_wait(schedule, failures) * (1 + _JITTER * (chance() - 0.5))
     if asked is not None:
-        # A little later than asked: otherwise all that were asked the same come at once.
+        # Up to 5 % later than asked: otherwise all deliveries that got the same answer come at once.
         wait = max(wait, min(asked, _LONGEST_ASKED[schedule]) * (1 + 0.05 * chance()))
     return min(wait, _LONGEST_WAIT)
 
@@ -307,7 +316,7 @@ def call_endpoint(
         result = _judge(call, claim, answer, at)
     except TemplateError as error:
         result = Result(claim, AttemptOutcome.DEAD, "template", str(error))
-    except Exception as error:  # noqa: BLE001 - of one delivery, which others must not suffer for; its text may be secret
+    except Exception as error:  # noqa: BLE001 - it must not stop other deliveries; its text may be secret
         result = Result(claim, AttemptOutcome.RETRY, "internal", f"it could not be sent: {type(error).__name__}")
     return replace(
         result,
@@ -346,8 +355,10 @@ def _exchange(call: Call, delivery_id: str, body: bytes, client: Client, timesta
 
 
 def _judge(call: Call, claim: Claim, answer: Answer | NoAnswer, now: float) -> Result:
-    """Judge an answer. A redirect is never delivery, and not repeated. Repeated are failures that may pass: no answer,
-    408, 429, from 500 on, and a 403 that is a rate limit, as GitHub has it.
+    """Return the result of an attempt: delivered, to be retried, or dead.
+
+    Failures that may pass are retried: no answer, 408, 429, from 500 on, a 403 that is a rate limit (GitHub's), and a
+    2xx that the endpoint's rule does not accept. Redirects are neither followed nor retried.
 
     :param now: seconds since 1970, for dates in ``Retry-After``
     """
@@ -385,12 +396,17 @@ def _asked_wait(answer: Answer, now: float) -> float | None:
     if asked is not None or answer.headers.get("x-ratelimit-remaining", "").strip() != "0":
         return asked
     reset = answer.headers.get("x-ratelimit-reset", "").strip()
-    # Seconds since 1970. No limit that means anything is longer than a number of ten digits says.
+    # The header holds seconds since 1970. A number of more than ten digits is no plausible time.
     return max(0.0, int(reset) - now) if reset.isascii() and reset.isdigit() and len(reset) <= 10 else 0.0
 
 
 def with_next_attempt(result: Result, key: EndpointKey, endpoint: Endpoint, clock: Clock, *, host: str) -> Result:
-    """Return a failure with the wait before its next attempt, or with the end of attempts; ``host`` is for the log."""
+    """Return a failed result with the wait before its next attempt, or as dead if it has no attempts or time left.
+
+    A delivered result is returned unchanged.
+
+    :param host: host of the endpoint, for the log
+    """
     if result.ending is AttemptOutcome.DELIVERED:
         return result
     claim = result.claim

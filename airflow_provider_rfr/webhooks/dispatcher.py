@@ -82,10 +82,10 @@ class CircuitBreaker:
 
     Closed: calls are made. Open: none is made, for a time that the store keeps. Half-open, after that time: one call at
     a time probes the endpoint; a success closes the breaker, a failure opens it for longer. A delivery's own waits are
-    longer than that; but where many are due, not each has to find out that the endpoint is down.
+    longer, but without the breaker each of many due deliveries would use up an attempt to find the endpoint down.
 
     :ivar failures: failed attempts in a row, of any deliveries
-    :ivar open_ms: milliseconds for which the last attempts opened it
+    :ivar open_ms: milliseconds for which the last attempts opened it; 0 if they did not
     :ivar gone: the endpoint answered 410, so the breaker stays open until the endpoint is enabled by hand
     """
 
@@ -100,7 +100,7 @@ class CircuitBreaker:
 
     @property
     def needs_probe(self) -> bool:
-        """Tell whether so many attempts failed that the breaker is half-open after its time: one call at a time."""
+        """Tell whether enough attempts failed in a row that the endpoint is only probed, with one call at a time."""
         return self.failures >= _FAILURES_TO_OPEN
 
     def after(self, results: Iterable[Result]) -> CircuitBreaker:
@@ -121,7 +121,7 @@ class CircuitBreaker:
 
 
 Ended: TypeAlias = "tuple[EndpointWorker, Result]"
-"""How a claim of a worker ended."""
+"""A worker, and the result of one of its claims."""
 
 
 class EndpointWorker:
@@ -131,7 +131,7 @@ class EndpointWorker:
     put results into the dispatcher's queue. Besides, they write the resolved address and how long attempts take.
 
     :ivar keys: the endpoints, by their ids in the store
-    :ivar in_hand: claims whose result the dispatcher has not taken
+    :ivar in_hand: number of claims whose result the dispatcher has not taken
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class EndpointWorker:
         self._done = done
         self._clock = clock
         self._slack = slack
-        # Seconds: for one attempt, some waiting for a thread, and a store that is busy when it ends.
+        # In seconds. The slack is for the wait for a thread, and for a store that is busy when the attempt ends.
         self._lease = endpoint.timeout + slack
         self._breaker = CircuitBreaker(max(row.failing for row in rows))
         self._jobs: SimpleQueue[tuple[Claim, float] | None] = SimpleQueue()
@@ -165,7 +165,8 @@ class EndpointWorker:
 
     def wants_more(self) -> bool:
         """Tell whether the store should be asked for claims although workers have some in hand."""
-        # Half of them at once, rather than one by one; and more seldom, the longer nothing has been due.
+        # Claims are fetched when half of them are done, rather than one by one; and less often, the longer nothing was
+        # due.
         return self.in_hand <= self._most_claims // 2 and time.monotonic() >= self._ask_after
 
     def claim_request(self) -> ClaimRequest:
@@ -180,9 +181,12 @@ class EndpointWorker:
         )
 
     def put(self, claims: Sequence[Claim], asked_at: float) -> None:
-        """Send the claims of the store; ``asked_at``: by the monotonic clock, a moment before the leases began."""
-        # An attempt that began later could be answered after its lease.
-        # A quarter of the slack is kept for writing the result before the lease ends.
+        """Queue claims for the worker's threads.
+
+        :param asked_at: time by the monotonic clock, in seconds, a moment before the leases began
+        """
+        # An attempt that begins later could end after its lease. A quarter of the slack is kept for writing the result
+        # before the lease ends.
         latest = asked_at + self._lease - self._slack / 4 - self._endpoint.timeout
         for new_claim in claims:
             self.in_hand += 1
@@ -200,7 +204,7 @@ class EndpointWorker:
             self._start_thread()
 
     def finish(self, results: Sequence[Result]) -> bool:
-        """Take note of attempts that ended, and tell whether :meth:`row_values` have to be stored."""
+        """Update the circuit breaker after these attempts, and tell whether :meth:`row_values` have to be stored."""
         self.in_hand -= len(results)
         before, self._breaker = self._breaker, self._breaker.after(results)
         return self._breaker != before or self._breaker.is_open
@@ -220,7 +224,7 @@ class EndpointWorker:
         return values
 
     def take_back(self) -> list[Ended]:
-        """Return the claims that no thread has begun."""
+        """Remove the claims that no thread has begun from the queue, and return them as unsent."""
         unsent: list[Ended] = []
         try:
             while True:
@@ -233,7 +237,7 @@ class EndpointWorker:
             return unsent
 
     def close(self) -> None:
-        """Let the threads end after the attempt that they are at, whose time is limited."""
+        """Let each thread end after its present attempt, which the endpoint's timeout limits."""
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -261,7 +265,7 @@ class EndpointWorker:
         thread.start()
 
     def _run(self) -> None:
-        # Of its own, since requests does not promise that threads can share a session.
+        # One for each thread, since requests does not promise that threads can share a session.
         client = Client()
         while (job := self._jobs.get()) is not None:
             claim, latest = job
@@ -311,9 +315,9 @@ def _merge_events(endpoint: EndpointRow, events: Sequence[str]) -> MergedCommits
 class _Run:
     """One run of a dispatcher.
 
-    A step takes the results that workers have put into ``done``; then, in one transaction, writes them and the circuit
-    breakers that they changed and claims for the workers that have room; then hands the claims to those workers.
-    Claims that no thread has begun are given back when their circuit breaker opens and when the run ends.
+    A step takes the results that workers have put into ``done``. In one transaction, it writes them, stores the circuit
+    breakers that they changed, and claims deliveries for workers that have room. Then it hands the claims to those
+    workers. Claims that no thread has begun are given back when their circuit breaker opens and when the run ends.
 
     One thread makes all steps, and only it talks to the store. Each worker owns its claims, threads and circuit
     breaker; the run owns the workers and the summary, which counts what was written.
@@ -330,7 +334,7 @@ class _Run:
     ) -> None:
         self.summary = DeliverySummary()
         self._store = store
-        # In one order, so that two dispatchers that change endpoints do not wait for each other.
+        # Sorted, so that dispatchers lock the rows of endpoints in one order: this avoids deadlocks.
         self._workers = sorted(workers, key=lambda worker: min(worker.keys))
         self._done = done
         self._owner = owner
@@ -342,7 +346,10 @@ class _Run:
         return sum(worker.in_hand for worker in self._workers)
 
     def step(self, *, claiming: bool = True) -> int:
-        """Do one step and return the number of claims. Wait a moment for a result if something is under way."""
+        """Do one step and return the number of new claims. Wait a moment for a result if something is under way.
+
+        :param claiming: False: claim nothing, and give back the claims that no thread has begun
+        """
         done = self._take_results()
         changed = []
         for worker in self._workers:
@@ -358,7 +365,7 @@ class _Run:
             return 0
         # Without notifications, dead letters are marked as if theirs had been sent.
         results = [result if self._notifies else replace(result, notified=True) for _, result in done]
-        # Before the transaction: a lease that seems shorter than it is does no harm, a longer one would.
+        # Taken before the transaction: to assume too early an end of the leases does no harm, too late an end would.
         asked_at = time.monotonic()
         lost, claims = self._store.run(lambda connection: self._write(connection, results, changed, asking))
         self.summary.add([(result, worker.failure(result)) for worker, result in done], lost)
@@ -384,9 +391,9 @@ class _Run:
         self.abandon()
 
     def abandon(self, *, settling: bool = False) -> None:
-        """Let the threads end: their results are not written, and are sent again when the leases run out.
+        """Let the threads end without writing their results. Those deliveries are sent again when their leases run out.
 
-        :param settling: write at least the results that have arrived, and give back claims that no thread has begun
+        :param settling: before that, write the results that have arrived, and give back claims that no thread has begun
         """
         if settling:
             with contextlib.suppress(Exception):
@@ -437,14 +444,16 @@ _LONGEST_TIMEOUT: Final = 300.0
 class Dispatcher:
     """A dispatcher that delivers the pending deliveries of these endpoints from the store.
 
-    :param endpoints: by lake, table and trigger; if they were sealed, of the opened block
-    :param connections: asked for Airflow's HTTP connections, at delivery
+    :param endpoints: endpoints by key; those of a sealed document after it was opened
+    :param connections: looks up Airflow's HTTP connections, at delivery
     :param allowed_hosts: names, addresses and networks that may be called although they are private; an endpoint's own
         list narrows them
-    :param on_dead: called at least once for each delivery that is given up, ``onFailure: ignore`` excepted; between
-        attempts, so it may take its time. Without one, it is never called for what this dispatcher gives up
-    :param notify_later: leave those calls to the next dispatcher that has an ``on_dead``
-    :param lease_slack: seconds for which a claim holds beyond the endpoint's timeout: so long may the store be busy
+    :param on_dead: called at least once for each delivery that is given up, except with ``onFailure: ignore``; it runs
+        while no attempt is under way, so it may be slow. Without it, the dead letters of this dispatcher count as
+        notified
+    :param notify_later: if there is no ``on_dead``, leave these calls to the next dispatcher that has one
+    :param lease_slack: seconds that a lease lasts beyond the endpoint's timeout, for the wait for a thread and for a
+        busy store
     :raises ConfigurationError: an endpoint is still sealed, or the slack is too short
     """
 
@@ -482,7 +491,7 @@ class Dispatcher:
         """Deliver all that is due, and deliveries that fall due meanwhile.
 
         :param until_empty: wait for retries, leases and intervals too, until nothing is pending
-        :param patience: ... but no longer than so many seconds
+        :param patience: seconds after which ``until_empty`` stops waiting; None for no limit
         """
         rows = self._load_rows()
         ids = [row.id for row in rows.values()]
@@ -493,7 +502,7 @@ class Dispatcher:
             self._deliver(run, ids, until_empty, patience)
             run.close()
         except BaseException as error:
-            # When interrupted, what was sent is written; after an error of the store there is no use in trying.
+            # After an interrupt, results are still written; after an error of the store, that would fail, too.
             run.abandon(settling=not isinstance(error, Exception))
             raise
         summary = run.summary
@@ -509,9 +518,9 @@ class Dispatcher:
         return summary
 
     def stop(self) -> None:
-        """Let :meth:`deliver_due`, on whatever thread, claim nothing more and return when all attempts have ended.
+        """Let :meth:`deliver_due`, on any thread, claim nothing more and return when all attempts have ended.
 
-        The dispatcher is of no use afterwards.
+        The dispatcher can't be used afterwards.
         """
         self._stopped.set()
 
@@ -536,7 +545,11 @@ class Dispatcher:
                 self._clock.sleep(min(_LONGEST_NAP, seconds))
 
     def _load_rows(self) -> dict[EndpointKey, EndpointRow]:
-        """Load the enabled endpoints' rows; repair those of a clock that ran ahead, and enable those that moved."""
+        """Load the rows of the enabled endpoints.
+
+        Times that were written by a clock that ran ahead are repaired. An endpoint that a 410 disabled is enabled again
+        if it has another address now.
+        """
         with self._store.read() as connection:
             enabled = [key for key, endpoint in self._endpoints.items() if endpoint.enabled]
             rows = deliveries.load_endpoints(connection, enabled)
@@ -594,7 +607,7 @@ class Dispatcher:
         if call.tokens is None:
             return call
         step = call.tokens.step
-        # A changed password or address must not be answered with the token of the former one.
+        # Address and password are part of the key: a token must not be used after either changed.
         same = json.dumps([step.url, dict(step.body), endpoint.name, sorted(endpoint.allowed_hosts), call.verify])
         return replace(call, tokens=self._tokens.setdefault(same, call.tokens))
 

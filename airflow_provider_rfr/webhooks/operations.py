@@ -40,7 +40,11 @@ _FORGOTTEN_AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class _TestAnswer:
-    """Result of a test fire; nothing of it is secret; ``answer``: at most 2 KB, masked."""
+    """The result of a test call; nothing in it is secret.
+
+    :ivar detail: reason of a failure, for people
+    :ivar answer: the endpoint's answer, at most 2 KB, masked
+    """
 
     __test__ = False
 
@@ -71,13 +75,13 @@ def counts(store: ControlStore, selection: Selection = EVERYTHING) -> dict[str, 
 
 
 def endpoints(store: ControlStore, lake: str, table: str | None = None) -> list[EndpointRow]:
-    """Return the store's rows of endpoints: paused, disabled, failing, last fired."""
+    """Return the rows of all endpoints of a lake or of one of its tables: paused, disabled, failing, last fired."""
     with store.read() as connection:
         return rows.endpoints_of_table(connection, lake, table)
 
 
 def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> EndpointKey:
-    """Return the endpoint of the table that a name (``trigger`` or ``block/trigger``) means.
+    """Return the key of the table's endpoint with this name, ``trigger`` or ``block/trigger``.
 
     :raises ConfigurationError: there is none, or there are several
     """
@@ -91,10 +95,10 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
 
 
 def known_endpoints(store: ControlStore, lake: str, table: str | None, name: str | None) -> list[EndpointKey]:
-    """Return the endpoints of the table, or of the lake if no table is named, that a trigger's name means.
+    """Return the keys of the endpoints with this name that a table has, or the whole lake if ``table`` is None.
 
-    :param name: None for all
-    :raises ConfigurationError: a table or a trigger is named that has no endpoint yet
+    :param name: ``trigger`` or ``block/trigger``; None for all endpoints
+    :raises ConfigurationError: the table has no endpoint yet, or none has this name
     """
     endpoint_rows = endpoints(store, lake, table)
     if table is not None and not endpoint_rows:
@@ -113,19 +117,22 @@ def known_endpoints(store: ControlStore, lake: str, table: str | None, name: str
 
 
 def replay(store: ControlStore, selection: Selection) -> list[str]:
-    """Replay deliveries that ended: same id, same commit, today's template and address; return the ids.
+    """Replay deliveries that ended, with the same id and commit, and the present template and address; return the ids.
 
-    Without states in the selection, replay dead deliveries, and of those named by id all that ended. A delivery that
-    was merged is replayed as the delivery that it was merged into.
+    If the selection has no states, dead deliveries are replayed, or, if it has ids, all that are dead, cancelled or
+    delivered. A merged delivery is not replayed: replay the one that it was merged into.
     """
     return _change(store, selection, rows.REPLAYABLE if selection.ids else ("dead",), rows.REPLAYABLE, rows.set_pending)
 
 
 def why_not_changed(store: ControlStore, lake: str, ids: Iterable[str], *, is_replay: bool) -> dict[str, str]:
-    """Return, for people, the reasons for ids that :func:`replay` or :func:`cancel` was given and did not return."""
+    """Return, by id, the reason for which :func:`replay` or :func:`cancel` did not change a delivery, for people.
+
+    :param ids: ids that the function was given and did not return
+    """
     reasons = dict.fromkeys(ids, "there is no such delivery")
     if not reasons:
-        # A selection without ids is everything.
+        # A selection without ids selects everything.
         return reasons
     with store.read() as connection:
         unchanged = rows.select_deliveries(connection, Selection(lake=lake, ids=list(reasons)))
@@ -148,17 +155,17 @@ def cancel(store: ControlStore, selection: Selection, *, detail: str = "cancelle
 
 
 def pause(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
-    """Send nothing to these endpoints until :func:`resume`; commits are still enqueued. Returns how many there were."""
+    """Pause endpoints until :func:`resume`, and return their number. Commits are still enqueued."""
     with store.read() as connection:
         ids = _ids(connection, keys)
     return store.run(lambda connection: rows.change_endpoints(connection, ids, paused_at=store.now(connection)))
 
 
 def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
-    """Resume endpoints that were paused, fail, or were disabled by 410, and return their number.
+    """Resume endpoints that are paused, have an open circuit breaker, or were disabled by 410; return their number.
 
-    Forgets where their blocks are declared and with which connection they are called, so that a block may move and a
-    connection be dropped; the next delivery notes both again.
+    The recorded places of their blocks, addresses and connections are cleared, so that a block may move and a
+    connection may be dropped. The next delivery records them again.
     """
     with store.read() as connection:
         ids = _ids(connection, keys)
@@ -193,9 +200,9 @@ def blocked_reason(store: ControlStore, lake: str, table: str) -> str | None:
 
 
 def forget(store: ControlStore, older_than_seconds: float) -> int:
-    """Delete deliveries that ended so long ago; return how many. Nothing undelivered is deleted.
+    """Delete deliveries that ended longer ago than this; return their number. Pending and dead ones stay.
 
-    In transactions of a thousand, so that no dispatcher waits long for one.
+    A transaction deletes at most a thousand, so that no dispatcher waits long for it.
     """
     deleted, age = 0, int(older_than_seconds * 1000)
 
@@ -214,9 +221,9 @@ def test_fire(
     connections: Connections = no_connections,  # noqa: PT028 - not a test
     allowed_hosts: Iterable[str] = (),  # noqa: PT028
 ) -> _TestAnswer:
-    """Call the endpoint once, now, with an id of its own. Nothing is read from the store or written to it.
+    """Call the endpoint once, now, with a random delivery id. The control store is neither read nor written.
 
-    :raises ConfigurationError: it can't be found out how to call it
+    :raises ConfigurationError: the endpoint's address or connection can't be resolved
     """
     call = resolve(endpoint, connections, allowed_hosts)
     claim = Claim(uuid.uuid4().hex, endpoint_id=0, event="", attempt=1, failures=0, token=0, owner="", started_at=0)
@@ -267,10 +274,10 @@ def enable(store: ControlStore, ids: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A delivery that was given up; nothing of it is secret.
+    """A delivery that was given up; nothing in it is secret.
 
     :ivar reason: one word: ``http``, ``connection``, ``timeout``, ``template``, ``gone`` ...
-    :ivar on_failure: the endpoint's policy
+    :ivar on_failure: value of the endpoint's ``onFailure``
     """
 
     id: str
@@ -304,19 +311,19 @@ class FailedDelivery:
 
 @dataclass(slots=True)
 class DeliverySummary:
-    """Counts of one run.
+    """Counts of one run of a dispatcher.
 
     :ivar delivered: deliveries, not commits: several commits merged into one delivery count once
     :ivar failed: attempts that failed and will be repeated
     :ivar dead: deliveries that were given up
     :ivar unsent: claims that were given back without an attempt
-    :ivar lost: attempts whose lease had run out, so that another dispatcher decides how they end
+    :ivar lost: attempts whose result was not stored: another dispatcher claimed the delivery, or it was cancelled
     :ivar skipped: pending deliveries of triggers that were removed from the configuration
-    :ivar pending: deliveries that are left, of the triggers in the configuration
-    :ivar next_due: when the next of them can be sent; None for none
-    :ivar failures: of deliveries that were given up, at most one for each trigger and reason
-    :ivar refusals: of deliveries that were not sent because a setting is wrong, given up or not
-    :ivar notification_errors: errors of ``on_dead`` with their deliveries; the next run calls it for them again
+    :ivar pending: pending deliveries that are left, of the triggers in the configuration
+    :ivar next_due: time at which the next of them can be sent; None if none is pending
+    :ivar failures: reports of deliveries that were given up; equal ones count once
+    :ivar refusals: reports of deliveries that were not sent because a setting is wrong, given up or not
+    :ivar notification_errors: errors that ``on_dead`` raised, with their deliveries; the next run calls it again
     """
 
     delivered: int = 0
@@ -332,7 +339,11 @@ class DeliverySummary:
     notification_errors: list[str] = field(default_factory=list)
 
     def add(self, results: Iterable[tuple[Result, FailedDelivery | None]], lost: set[str]) -> None:
-        """Count the results that were written to the store; ``lost``: ids of deliveries whose lease had run out."""
+        """Count results that were written to the store.
+
+        :param results: each with the report of its failure, if it is one
+        :param lost: ids of deliveries that another dispatcher has claimed, or that were cancelled
+        """
         for result, failure in results:
             if failure is not None and failure.is_refusal and failure not in self.refusals:
                 self.refusals.append(failure)
@@ -351,7 +362,7 @@ class DeliverySummary:
 
     @property
     def problems(self) -> list[FailedDelivery]:
-        """Return the failures that were given up or refused, each once."""
+        """Return the reports of deliveries that were given up or refused, each once."""
         return list(dict.fromkeys((*self.failures, *self.refusals)))
 
     def error(self) -> DeliveryError | None:
@@ -367,7 +378,10 @@ Notifier = Callable[[DeadLetter], None]
 
 
 def notify_dead_letters(store: ControlStore, endpoint_ids: Collection[int], notifier: Notifier) -> list[str]:
-    """Call the notifier for each dead letter until it succeeds once; return its errors, without the texts."""
+    """Call the notifier for dead letters without a notification, at most a hundred; return its errors without texts.
+
+    A call that raises is repeated by the next run.
+    """
     with store.read() as connection:
         dead = rows.unnotified_dead_letters(connection, endpoint_ids)
     failed = []
@@ -392,7 +406,7 @@ def notify_dead_letters(store: ControlStore, endpoint_ids: Collection[int], noti
             failed.append(f"{raised} for delivery {row.id}")
             log.error("on_dead raised %s", failed[-1])
         else:
-            # After the call: a crash in between notifies twice, and never not at all.
+            # Marked after the call: a crash in between may repeat a notification, but loses none.
             _mark_notified(store, row.id)
     return failed
 
@@ -408,12 +422,12 @@ _KEYS: Final = ("delivery_id", "attempt")
 def record_deliveries(
     store: ControlStore, catalog: Catalog, lake: str, endpoints: Mapping[EndpointKey, Endpoint]
 ) -> None:
-    """Report the attempts of the last days that the history lacks, and append waiting rows if it is time.
+    """Queue rows for the attempts of the last days that the history table lacks, and append queued rows if it is time.
 
     A history that can't be written is a warning and not an error: the deliveries were made.
 
     :param lake: the catalog's name, by which the store knows it
-    :param endpoints: for the hosts of those that have an address of their own
+    :param endpoints: endpoints by key; a row gets the host of its endpoint's ``url``
     """
     since = int((datetime.now(timezone.utc) - REPORTED_AGAIN).timestamp() * 1000)
     try:
@@ -449,7 +463,7 @@ def record_deliveries(
 def _delivery(row: RowMapping, lake: str, endpoints: Mapping[EndpointKey, Endpoint]) -> dict[str, Any]:
     key = EndpointKey(lake, row["target"], row["trigger"], row["block"])
     url = endpoints[key].url if key in endpoints else None
-    # Of the address scheme and host, never the path, which may be secret.
+    # Only scheme and host of the address: its path may be secret.
     address = urlsplit(url.get_secret_value() if url is not None else "")
     same = ("state", "reason", "first_commit", "last_commit", "commits", "sequence", "snapshot_id", "merged_into")
     return {

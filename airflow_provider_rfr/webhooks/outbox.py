@@ -1,6 +1,6 @@
 """The outbox: makes the deliveries that commits call for, as rows of the control store.
 
-The snapshots of the commits hold their events, and ids follow from commit and endpoint. So rows can be made at any
+The snapshots of the commits hold their events, and ids derive from commit and endpoint. So rows can be made at any
 time, by any process, any number of times. The first commit of which an endpoint gets deliveries is decided once, and
 kept in a property of the table as well, so that a lost store is filled with the same rows again.
 """
@@ -36,7 +36,7 @@ StartFrom = Literal["latest", "earliest"]
 
 
 def delivery_id(commit_id: str, endpoint_name: str) -> str:
-    """Return 32 hexadecimal digits that depend on the commit and on :attr:`EndpointKey.name` alone."""
+    """Return the id of a delivery: 32 hexadecimal digits, a digest of the commit's id and :attr:`EndpointKey.name`."""
     return _digest("delivery", commit_id, endpoint_name)
 
 
@@ -46,23 +46,23 @@ def merged_id(endpoint_name: str, first_commit: str, last_commit: str) -> str:
 
 
 def _digest(*parts: str) -> str:
-    # As JSON: joined texts could be the same for different parts.
+    # As JSON: if they were joined, different parts could make the same text.
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
 def endpoints_of(lake: str, table: str, block: TriggerBlock, default_name: str = "") -> dict[EndpointKey, Endpoint]:
-    """Return the block's endpoints, for one table; ``default_name``: of a block that gives none."""
+    """Return the block's endpoints for one table, by key; ``default_name``: name of a block that gives none."""
     name = block.name or default_name
     return {EndpointKey(lake, table, trigger, name): endpoint for trigger, endpoint in block.config.items()}
 
 
 def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], place: str) -> None:
-    """Note that the endpoints are declared at this place; to be called before anything is sent to them.
+    """Record that the endpoints are declared at this place. It must be called before anything is sent to them.
 
-    An endpoint has one row, with all that is known of it. So two triggers of one name, in two blocks of one name, must
-    call the same address. Where a known place has another address now, it was edited there.
+    An endpoint has one row, which holds all of its state. So two triggers of one name, in two blocks of one name, must
+    call the same address. If a known place declares another address than before, the block was edited there.
 
-    :param place: for people: a file, or a task
+    :param place: file or task that declares the block, for messages
     :raises ConfigurationError: a trigger calls another address than the one of the same name at other places
     """
     with store.read() as connection:
@@ -80,7 +80,10 @@ def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endp
 
 
 def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str | None]:
-    """Return the values to write to the row; nothing if it has them already."""
+    """Return the columns of the row to update; an empty dict if it is up to date.
+
+    :raises ConfigurationError: another place declares the endpoint with another address
+    """
     places: list[str] = json.loads(row.places or "[]")
     address = endpoint.address_digest
     if row.address == address and place in places:
@@ -126,7 +129,7 @@ def enqueue_commits(
     *,
     start_from: StartFrom = "latest",
 ) -> int:
-    """Make the deliveries of all commits of the table that were not looked at yet, and return their number.
+    """Make the deliveries of all commits of the table that were not enqueued yet, and return their number.
 
     :param start_from: for a trigger that is new to the table: ``latest`` begins with the newest commit, ``earliest``
         with the oldest that there is
@@ -156,9 +159,10 @@ def enqueue_commits(
 
 
 def release_snapshots(store: ControlStore, catalog: Catalog, lake: str, table: str) -> None:
-    """Write into the table which snapshots its endpoints still need: those from the first commit on that is unsent.
+    """Write into the table the sequence number of the first unsent commit of each endpoint.
 
-    The expiry of snapshots reads nothing else. A lost store can be filled again with whatever is unsent.
+    The expiry of snapshots reads only these properties, and keeps snapshots from there on. So a lost store can be
+    filled again with all unsent deliveries.
     """
     commits = CommitLog.load(catalog, table)
     if commits is None:
@@ -194,7 +198,7 @@ def _first_sequence(
 ) -> int:
     """Return the sequence number of the first commit that the endpoint gets.
 
-    It is the number that is known of the endpoint, else that of ``start_from``.
+    It is the number that was recorded for the endpoint, or else that of ``start_from``.
     """
     kept = _kept_since(commits, key)
     if row is not None and row.since is not None:
@@ -221,17 +225,17 @@ def _enqueue_new(
     rows = deliveries.load_endpoints(connection, endpoints)
     for key in sorted(endpoints):
         if key not in since and key not in rows:
-            # Switched off, and nothing was ever due to it: a row would only say so.
+            # It is disabled and has no row yet: there is nothing to record.
             continue
         row = deliveries.ensure_endpoint(connection, key)
         # Another process may have seen later commits, and have written a greater number. To set it back is harmless:
-        # those commits are looked at once more, and their deliveries have the same ids.
+        # those commits are enqueued once more, and their deliveries have the same ids.
         values = {"table_uuid": commits.table_uuid, "enqueued_until": newest}
         if key in since:
             after, first = since[key] - 1, since[key]
             if row.since is not None and row.table_uuid == commits.table_uuid:
                 if row.enqueued_until is not None and since[key] >= row.since:
-                    # Commits up to this one were looked at.
+                    # Commits up to this one were enqueued.
                     after, first = row.enqueued_until, row.since
                 else:
                     # The start was moved back. What was enqueued before is enqueued again under the same ids, so it
@@ -240,7 +244,7 @@ def _enqueue_new(
                     after = first - 1
             values["since"] = first
             count += _add(connection, now, row, endpoints[key], _events(commits, lake, after))
-        # A trigger that is switched off gets nothing of what is committed meanwhile.
+        # A disabled trigger gets no deliveries for commits that are made meanwhile.
         deliveries.change_endpoints(connection, [row.id], **values)
     return count
 
@@ -267,7 +271,7 @@ def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint,
         if not endpoint.when.accepts(event):
             continue
         commit_id = event.commit_id
-        # Other programs may write anything; not every database takes it.
+        # Another program may have written an id that a database refuses.
         if len(commit_id) > _LONGEST_ID or not commit_id.isprintable():
             commit_id = hashlib.sha256(commit_id.encode("utf-8", "replace")).hexdigest()
         owed.append(

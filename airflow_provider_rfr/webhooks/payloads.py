@@ -1,9 +1,9 @@
 """Bodies of calls: the variables of an event, rendered by the templates of an endpoint.
 
-A template is Handlebars, strict, without HTML escaping, and without running any code. It means what handlebars.js 4.7
-makes of it with ``{strict: true, noEscape: true}``, apart from ``docs/decisions/handlebars_differences.md``. In a
+A template is Handlebars, strict, without HTML escaping, and without running any code. It renders as in handlebars.js
+4.7 with ``{strict: true, noEscape: true}``; ``docs/decisions/handlebars_differences.md`` lists the exceptions. In a
 structured payload, a leaf that is exactly one expression gives the value with its type; any other leaf gives text; keys
-are not templates. Bodies are checked to be JSON, and bounded.
+are not templates. A body has to be JSON, and its size is limited.
 
 Every failure is a :class:`~airflow_provider_rfr.exceptions.TemplateError` with line and column, which names variables
 and never says what they hold. A template has at most 64 KB and a nesting of 32; rendering takes at most 200,000 steps
@@ -28,7 +28,7 @@ _LARGEST_BODY = 1024 * 1024
 
 
 class NotJsonError(TemplateError):
-    """The template renders to something that is not JSON; line and column are of the rendered text."""
+    """An error for a template whose rendered text is not JSON; line and column refer to that text."""
 
 
 _FLOW_ALIASES = {
@@ -77,10 +77,11 @@ def template_variables(
 def render_payload(
     tree: Any, variables: Mapping[str, Any], budget: RenderBudget | None = None, pointer: str = ""
 ) -> Any:
-    """Render a tree of templates with these variables; return new lists and maps, as JSON has them.
+    """Render a tree of templates with these variables, and return it as new lists and dicts.
 
     :param tree: JSON, as :data:`~airflow_provider_rfr.webhooks._fields.JsonTree` has checked it
-    :param budget: the limits of one template, which hold for all of the tree
+    :param budget: limits that all templates of the tree share; by default those of one template
+    :param pointer: JSON pointer of the tree in the payload, for errors
     :raises TemplateError: as ``CompiledTemplate.render``, with the place in the payload as a JSON pointer
     """
     budget = budget or RenderBudget()
@@ -89,7 +90,7 @@ def render_payload(
             return compile_template(tree).value(variables, budget=budget)
         except TemplateError as error:
             failure = error
-        # Outside of the except clause, so that no context hangs on the error.
+        # Outside of the except clause, so that no context with values is attached to the error.
         problem = f"{failure.problem} (in the payload at {pointer or 'its top'})"
         raise TemplateError(problem, failure.line, failure.column)
     if isinstance(tree, (list, tuple)):
@@ -137,7 +138,7 @@ def content_type(endpoint: Endpoint) -> str:
 
 
 def template_names(endpoint: Endpoint, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables of templates: texts escaped for the receiver, and the secrets that it wants in the body."""
+    """Return the variables of templates: texts escaped for the receiver, and as ``preset`` its secrets for the body."""
     preset = endpoint.parameters
     if preset is None:
         return dict(variables)

@@ -4,8 +4,8 @@ What decides where a delivery goes, what goes with it, and what counts as delive
 has the reason for each field. The MAC of SOPS does not say which fields have to be sealed, so this module checks that.
 Documents for age keys are sealed and opened in process; for other key sources the ``sops`` program opens them.
 
-For files: text in, text out; nothing is written. Errors give line and column and nothing of the text, which may be
-secret. They are raised outside of ``except`` blocks, so that no context with a secret is attached to them.
+Functions for files return the new text and write nothing. Errors give line and column and nothing of the text, which
+may be secret. They are raised outside of ``except`` blocks, so that no context with a secret is attached to them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ _BLOCK_FIELDS = ("name", "config", "interval", "sops")
 
 @dataclass(frozen=True)
 class _Shape:
-    """The form of a field. SOPS does not bind a value to its place in a list, so lists are only allowed where due.
+    """The form that a field's value must have.
+
+    SOPS does not bind a value to its place in a list, so lists are allowed only in the fields that need them.
 
     :ivar depth: levels of maps and lists above the leaves; None for any JSON
     :ivar holder: the type of the outermost level
@@ -76,7 +78,7 @@ _SEALED: dict[str, _Shape] = {
 }
 _DELIVERY = ("payloadTemplate", "payload", "timeout", "timeoutSecs", "maxAttempts", "maxRetries", "retry", "interval")
 _EDITABLE = (*_DELIVERY, "when", "onFailure", "ordering", "enabled")
-# One of these says where a delivery goes; without one, nothing would bind an endpoint to its name.
+# An endpoint needs one of these sealed fields: the path of a sealed value binds the endpoint to its name.
 _DESTINATIONS = ("url", "connection", "preset")
 
 # Both spellings of each field, camel case and snake case, with the field's name.
@@ -122,9 +124,11 @@ def plain_leaf(name: str, value: Any) -> str:
 
 
 def check_block(block: Any, leaf: _LeafCheck, *, title: str) -> None:
-    """Check the block.
+    """Check the fields of a block, and the leaves of the sealed ones.
 
-    :raises SealError: all problems, each with its JSON pointer
+    :param leaf: returns the problem of a leaf, or an empty text
+    :param title: beginning of the error's message
+    :raises SealError: there are problems; the message has the first 20, each with its JSON pointer
     """
     problems = [f"{pointer(place) or 'the block'}: {problem}" for place, problem in _problems(block, leaf)]
     if problems:
@@ -227,7 +231,7 @@ def plain_copy(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Copier:
-    """A copier that counts, so that a bomb of aliases or a cycle is found before it fills memory."""
+    """A copier that counts values and characters, so that nested aliases and cycles can't fill memory."""
 
     def __init__(self) -> None:
         self._nodes = 0
@@ -327,7 +331,7 @@ def _checked(document: Mapping[str, Any]) -> _BlockLocation:
     located = _sealed_document(document)
     KeySources.of(located.metadata)
     if located.metadata.get("overlay") is not None:
-        # Nothing would apply it, and silence would hide that.
+        # No code here applies an overlay, and to ignore it silently would hide that.
         raise SealError("sops.overlay is not supported; write its values into the fields: readable ones need no key")
     check_block(located.block, sealed_leaf, title="the sealed document is refused")
     return located
@@ -336,10 +340,10 @@ def _checked(document: Mapping[str, Any]) -> _BlockLocation:
 def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return the document's plaintext without ``sops``. Its repr shows no values.
 
-    For the moment of delivery, never for the parse of a DAG file.
+    It is called at delivery, never while a DAG file is parsed.
 
-    :param document: as it was loaded: renamed or reordered fields differ from the sealed ones
-    :param environment: names the keys (``SOPS_AGE_KEY`` and others)
+    :param document: the document as it was loaded; renamed or reordered fields break the seal
+    :param environment: environment variables with the keys or their places (``SOPS_AGE_KEY`` and others)
     :raises SealError: no key opens it, or it was changed after it was sealed
     """
     located = _checked(document)
@@ -406,7 +410,7 @@ def open_document(document: Mapping[str, Any], environment: Mapping[str, str]) -
 
 @dataclass(frozen=True)
 class _BlockLocation:
-    """A document and where its triggers block and its metadata are.
+    """A document, with the places of its triggers block and of the metadata of SOPS in it.
 
     :ivar nested: the block is below the key ``triggers``
     :ivar outside: ``sops`` is next to the key ``triggers`` and covers the whole document

@@ -1,7 +1,8 @@
 """The check of a triggers block while a DAG is parsed.
 
-It renders every template for placeholder events, so no commit is the first to show a mistake. Nothing is opened, asked
-or sent, and the problems of a block are kept by its content, since DAGs are parsed again and again.
+It renders every template for placeholder events, so mistakes show before the first commit. Sealed values stay sealed,
+no connection is looked up, and nothing is sent. Problems are cached by the block's content, since DAG files are parsed
+again and again.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ _COLLECTIONS = ("acmeCo/example/collection", "acmeCo/example/another")
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """An event to try, its description for people, and the value of exposed headers."""
+    """A placeholder event, its description for error messages, and a placeholder for the values of exposed headers."""
 
     words: str
     event: CommitEvent
     header: str = _HEADER
 
     def variables(self, endpoint: Endpoint) -> dict[str, Any]:
-        """Return the event's variables, and every header that may be exposed, without its value."""
-        # Of sealed names and connections it could be any.
+        """Return the event's variables, with a placeholder value for every header that may be exposed."""
+        # A sealed name in exposeHeaders may be that of any header.
         if any(map(is_sealed_text, endpoint.expose_headers)):
             names = [*endpoint.headers]
         else:
@@ -124,11 +125,11 @@ _known: dict[bytes, tuple[Problem, ...]] = {}
 
 
 def validate_block(block: TriggerBlock) -> None:
-    """Try every template of the block.
+    """Render every template of the block for the placeholder events, and cache the problems.
 
     :raises TriggerConfigError: with the first problem of each template
     """
-    # A digest, since the content holds secrets. Operations of a dict are atomic: at worst, two threads try one block.
+    # A digest, since the content holds secrets. Operations of a dict are atomic: at worst, two threads check one block.
     key = hashlib.blake2b(json.dumps(block.dump()).encode(), digest_size=32).digest()
     problems = _known.get(key)
     if problems is None:
@@ -145,8 +146,8 @@ def check_triggers(
 ) -> TriggerBlock:
     """Read a block and try its templates, as a DAG does while it is parsed.
 
-    :param where: where the document is from, for problems of the block as a whole
-    :raises TriggerConfigError: with every problem; templates are tried also where other things are wrong
+    :param where: origin of the document, such as a file's path, for problems of the block as a whole
+    :raises TriggerConfigError: with every problem; templates are tried even if other fields are wrong
     """
     try:
         block = parse_triggers(document, where=where)
@@ -203,7 +204,7 @@ def template_problems(endpoint: Endpoint) -> list[Problem]:
     whole = _first_problem(endpoint, (), None)
     if whole is None:
         return []
-    # Most payloads are right, so leaves are only tried one by one to name those that are not.
+    # Most payloads are right. Leaves are tried one by one only after a failure, to name those that are wrong.
     places: dict[str, tuple[str | int, ...]] = {}
     for place, leaf in leaves(payload_tree(endpoint)):
         if isinstance(leaf, str) and "{{" in leaf:
@@ -213,7 +214,7 @@ def template_problems(endpoint: Endpoint) -> list[Problem]:
 
 
 def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str | None) -> Problem | None:
-    """Return the first problem of a leaf of the payload, or (None) of the body as a whole."""
+    """Return the first problem of a leaf of the payload, or of the whole body if ``leaf`` is None; None for none."""
     trial: _Trial | None = None
     try:
         template = compile_template(leaf or endpoint.text_template or "")
@@ -235,7 +236,7 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
         problem = f"{failure.problem} ({place_in_text}), {trial.words}"
         return Problem(path, problem, remedy, f"trigger {endpoint.name}")
     problem = f"payload template is invalid: {failure}" + (f", {trial.words}" if trial else "")
-    # It may be a header that exposeHeaders does not list: Estuary Flow exposes all headers.
+    # The missing name may be a header that exposeHeaders does not list: Estuary Flow exposes all headers.
     text = endpoint.text_template or json.dumps(payload_tree(endpoint))
     own_names = {name.lower(): name for name in endpoint.headers}
     exposed = {name.lower() for name in endpoint.expose_headers}

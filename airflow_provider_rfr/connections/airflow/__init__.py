@@ -1,3 +1,3 @@
-"""Connections as Airflow has them: looked up, stored by its API or in its database, watched while a task uses them."""
+"""Airflow's connections: their lookup, their storage by Airflow's API or database, and the watch of tasks' copies."""
 
 from __future__ import annotations

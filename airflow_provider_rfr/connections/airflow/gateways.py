@@ -1,7 +1,7 @@
-"""Ways to stored connections and tasks: Airflow's REST API, which a task uses, and its database, for the command line.
+"""Gateways to stored connections and tasks: by Airflow's REST API for tasks, by its database for the command line.
 
-A task has no database, but the rights of a user. In the database rows are changed under a row lock, and no rights are
-checked except those to read secrets.
+A task can't open the database, and acts with the rights of an API user. The database gateway changes rows under a row
+lock, and checks no rights.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PAGE: Final = 100
 
 
 class ApiGateway:
-    """A gateway by Airflow's REST API, with the rights of its user."""
+    """A gateway by Airflow's REST API, with the rights of the API's user."""
 
     def __init__(self, api: AirflowApi, hashes: ContentHash) -> None:
         self._api = api
@@ -65,7 +65,7 @@ class ApiGateway:
 
     def read(self, name: str) -> Definition | None:
         origin = origin_of(name, worker_backends())
-        # Also for a connection from a secrets backend or the environment: the user needs the right to see it.
+        # Requested also for a connection from a secrets backend or the environment: the user needs the right to see it.
         answer = self._api.call("GET", ["connections", name])
         row = None if answer.status_code == 404 else self._checked(name, answer).json()
         if origin is None:
@@ -92,7 +92,7 @@ class ApiGateway:
             query = [("limit", str(_PAGE)), ("offset", str(offset))]
             page = self._checked(name, self._api.call("GET", ["connections"], query=query)).json()
             for row in page["connections"]:
-                # Secrets come masked, references do not.
+                # The API masks secrets, but not references.
                 extra = object_in(row.get("extra") or "{}")
                 definition = Definition(str(row["connection_id"]), str(row["conn_type"]), extra=extra or {})
                 if name in references_of(definition).values():
@@ -104,7 +104,7 @@ class ApiGateway:
     def commit(self, expected: str, candidate: Definition) -> None:
         """Store the candidate.
 
-        Airflow's API has no condition, so the stored connection is compared right before and after.
+        Airflow's API has no conditional update, so the stored connection is compared right before and after.
         """
         origin = self._expected(expected, candidate)
         if not origin.is_database:
@@ -116,13 +116,13 @@ class ApiGateway:
     def commit_tested(self, expected: str, candidate: Definition) -> bool:
         """Run Airflow's connection test, and store settings that work; return False where it is not enabled.
 
-        The test could store them itself (``commit_on_success``), but also over what somebody changed while it ran.
+        The test could store them itself (``commit_on_success``), but would overwrite changes made while it ran.
         """
         if not self._expected(expected, candidate).is_database:
             return False
         answer = self._api.call("POST", ["connections", "enqueue-test"], _body(candidate))
         if answer.status_code in (403, 404, 405, 422):
-            # Disabled, no executor that can do it, or the user may not.
+            # The test is disabled, no executor supports it, or the user may not run it.
             return False
         self._await_test(candidate, str(self._checked(candidate.name, answer).json()["token"]))
         self.commit(expected, candidate)
@@ -148,9 +148,10 @@ class ApiGateway:
         self._checked(definition.name, answer)
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
-        """Return the connections for which Airflow refuses a change that changes nothing, or that it does not have.
+        """Return the connections that the user may not edit, found by an update that changes nothing.
 
-        Whether one may be deleted, which is another right, Airflow says when it is done.
+        A connection that Airflow does not have is among them, unless it is in a secrets backend that can be written.
+        The right to delete is another one, which Airflow checks when a connection is deleted.
         """
         denied = []
         for name in names:
@@ -186,7 +187,7 @@ class ApiGateway:
         return str(answer.json()["state"] or "scheduled") if answer.status_code < 400 else None
 
     def start_task(self, task: TaskRef) -> None:
-        # The task, then what failed only because it did.
+        # First the task, then the downstream tasks that failed only because it did.
         one: Any = task.task_id if task.map_index < 0 else [task.task_id, task.map_index]
         body = {"dag_run_id": task.run_id, "task_ids": [one], "dry_run": False}
         for more in ({"only_failed": False}, {"only_failed": True, "include_downstream": True}):
@@ -200,7 +201,7 @@ class ApiGateway:
         if origin is None or self._hashes.of(definition_of(origin.connection)) != expected:
             raise changed_meanwhile(candidate.name)
         if origin.is_database and origin.connection.password and not candidate.password:
-            # The API takes the other fields and keeps the password, which would be half of the statement.
+            # The API would store the other fields and keep the password, so the statement would be half done.
             remedy = "use airflow rfr connection alter where Airflow's database is"
             problem = Problem("password", "can't be removed through Airflow's API", remedy)
             raise AlterationRefusedError(candidate.name, [problem])
@@ -252,9 +253,9 @@ def _unusable(problem: str, remedy: str = _REMEDY) -> ConfigurationError:
 
 
 class AirflowApi:
-    """A client of Airflow's API, as the user of a connection.
+    """A client of Airflow's REST API, which signs in with the credentials of a connection.
 
-    Where Airflow asks for no password, no connection is needed.
+    If Airflow asks for no password, no connection is needed.
 
     :param airflow_api_conn_id: connection of type ``rfr_http``; a password without a login is used as a token
     :param settings_of: reads a connection of that type
@@ -289,9 +290,9 @@ class AirflowApi:
         query: Sequence[tuple[str, str]] = (),
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """Send one request below ``/api/v2``; the caller interprets the answer.
+        """Send one request below ``/api/v2``; the caller checks the status of the answer.
 
-        :param path: its parts, unquoted
+        :param path: segments of the path, unquoted
         :raises ConfigurationError: Airflow does not answer, or does not accept the user
         """
 
@@ -304,7 +305,7 @@ class AirflowApi:
             self._sign_in()
         answer = send()
         if answer.status_code == 401:
-            # The token has expired: an alteration may wait for long.
+            # The token has expired: an alteration may wait for minutes.
             self._sign_in()
             answer = send()
         return answer
@@ -358,7 +359,7 @@ class AirflowApi:
 
 
 class DatabaseGateway:
-    """A gateway by Airflow's database; its transaction is the compare-and-set.
+    """A gateway by Airflow's database, where compare-and-set is one transaction.
 
     The command line uses it: it needs no API server, user or password, and can remove a connection's password, which
     the API can't.
@@ -398,7 +399,10 @@ class DatabaseGateway:
         return names
 
     def commit(self, expected: str, candidate: Definition) -> None:
-        """Compare-and-set in one transaction (``SELECT ... FOR UPDATE``)."""
+        """Store the candidate by compare-and-set, in one transaction (``SELECT ... FOR UPDATE``).
+
+        A secrets backend is compared first and then written, because it has no transactions.
+        """
         origin = origin_of(candidate.name, server_backends())
         if origin is not None and not origin.is_database:
             if self._hashes.of(definition_of(origin.connection)) != expected:
@@ -411,7 +415,7 @@ class DatabaseGateway:
                 setattr(row, name, getattr(candidate, name))
             row.set_password(candidate.password)
             if not candidate.password:
-                # Airflow's own method leaves the old one there.
+                # Airflow's set_password() ignores an empty password, and keeps the old one.
                 row._password, row.is_encrypted = None, False
             row.set_extra(candidate.extra_text())
 
@@ -454,7 +458,7 @@ class DatabaseGateway:
             instance = _instance(session, task)
             if instance is None:
                 raise ConfigurationError(str(task), "no longer exists", "start its DAG")
-            # Cleared with it: what failed only because it did.
+            # Tasks that failed only because this one did are cleared with it.
             of_run = (TaskInstance.dag_id == task.dag_id, TaskInstance.run_id == task.run_id)
             blocked = session.scalars(select(TaskInstance).where(*of_run, TaskInstance.state == "upstream_failed"))
             clear_task_instances([instance, *blocked], session)
@@ -489,7 +493,7 @@ def _instance(session: Session, task: TaskRef) -> Any:
 def connections_of_types(types: Iterable[str]) -> dict[str, str]:
     """Return the type by id of the connections of these types in Airflow's database and in the environment.
 
-    Those of other secrets backends can't be listed.
+    Connections of other secrets backends can't be listed.
     """
     from airflow.models import Connection
     from sqlalchemy import select

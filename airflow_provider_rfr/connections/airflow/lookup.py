@@ -1,7 +1,7 @@
-"""Airflow's connections: where each and its secrets come from, their fields and addresses, the masking of secrets.
+"""Lookup of Airflow's connections: their origins, fields and addresses; and reading and masking of secrets.
 
-A secrets backend and the environment take precedence over Airflow's database. A backend that has a method
-``set_conn_value(conn_id, value)`` can be altered there. ``SECRET 'backend:key'`` is read from
+A secrets backend and the environment take precedence over Airflow's database. ALTER CONNECTION can write a backend that
+has a method ``set_conn_value(conn_id, value)``. ``SECRET 'backend:key'`` is read from
 
 * ``env:NAME``: environment of the altering process, except Airflow's own settings and connections
 * ``variable:NAME``: an Airflow variable
@@ -53,9 +53,9 @@ for _package in ("airflow", "airflow.sdk"):
 
 @contextmanager
 def quiet_masking() -> Iterator[None]:
-    """Silence Airflow's warnings of values that are too short to be masked.
+    """Silence Airflow's warnings about values that are too short to be masked.
 
-    Airflow masks every extra field of a connection, so that each task would warn of ``type: sql``.
+    Airflow masks every extra field of a connection, so each task would warn about values such as ``sql``.
     """
     token = _is_quiet.set(True)
     try:
@@ -65,7 +65,7 @@ def quiet_masking() -> Iterator[None]:
 
 
 def mask_secrets(values: Iterable[Any]) -> None:
-    """Have Airflow mask these in logs from here on; None and empty values are skipped."""
+    """Have Airflow mask these values in logs from here on; None and empty values are skipped."""
     with quiet_masking():
         for value in values:
             if value:
@@ -82,7 +82,8 @@ def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
     """Return the connection of that id.
 
     :param field: the operator's argument that names it
-    :raises ConfigurationError: there is none
+    :param remedy: advice of the error for a connection that is missing
+    :raises ConfigurationError: there is no such connection, or it can't be read
     """
     try:
         return read_connection(conn_id)
@@ -103,9 +104,9 @@ def extras_of(connection: Connection) -> dict[str, Any]:
 
 
 def mapping_extra(connection: Connection, name: str, value: Any) -> dict[str, Any]:
-    """Return an extra field that holds a JSON object: the API gives the object, a form's text field gives its text.
+    """Return an extra field that holds a JSON object, which Airflow's API stores as an object and a form as text.
 
-    :raises ConfigurationError: it is something else
+    :raises ConfigurationError: the value is not a JSON object
     """
     mapping = object_in(value)
     if mapping is None:
@@ -126,13 +127,14 @@ def require_type(connection: Connection, wanted: str) -> None:
 
 
 def web_address(connection: Connection, scheme: str) -> str:
-    """Return the host field as an address, with the port of its own field; the errors repeat nothing of it.
+    """Return the host field as a URL, with the port of the port field; errors do not repeat the host.
 
-    :param scheme: where the host names none
-    :raises ConfigurationError: it is not a web address, names credentials, which would be shown, or another port
+    :param scheme: the scheme if the host has none
+    :raises ConfigurationError: the host is not a web address, holds credentials, which would be shown, or has another
+        port than the port field
     """
     field, text = f"connection {connection.conn_id}: host", str(connection.host).strip()
-    # An IPv6 address without brackets, of which a parser would take the last part for a port.
+    # A URL parser would take the last part of an IPv6 address without brackets for a port.
     if text.count(":") > 1 and set(text) <= _IPV6:
         text = f"[{text}]"
     try:
@@ -153,7 +155,7 @@ def web_address(connection: Connection, scheme: str) -> str:
 
 
 def base_url(connection: Connection) -> str:
-    """Return the host field as an address; without a scheme it is https, or that of the schema field.
+    """Return the host field as a URL without a trailing slash; its scheme defaults to the schema field, else https.
 
     :raises ConfigurationError: as :func:`web_address`
     """
@@ -162,14 +164,14 @@ def base_url(connection: Connection) -> str:
 
 
 def http_address(connection: Connection) -> str:
-    """Return the host field as an address, with the scheme and the port of their own fields where it has none.
+    """Return the host field as a URL, with scheme and port from the schema and port fields where it has none.
 
     ``generic`` is what ``airflow connections add --conn-type http`` stores without Airflow's HTTP provider.
 
     :raises ConfigurationError: the type of the connection has no address, the host is empty, or as :func:`web_address`
     """
     kind = (connection.conn_type or "").replace("-", "_")
-    # Of the others, Airflow's HTTP hook assumes http.
+    # Types other than rfr_http have the default of Airflow's HTTP hook.
     schemes = {"rfr_http": "https", "http": "http", "https": "https", "generic": "http"}
     name = f"connection {connection.conn_id}"
     if kind not in schemes:
@@ -180,7 +182,7 @@ def http_address(connection: Connection) -> str:
 
 
 def can_be_reached() -> bool:
-    """Tell whether this process has Airflow's database; a task on a worker does not have it."""
+    """Tell whether this process can open Airflow's database; a task on a worker can't."""
     # Airflow's supervisor sets this address in the process of a task.
     return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
 
@@ -212,7 +214,7 @@ def why_unreadable(name: str) -> tuple[str, str] | None:
 
     try:
         with session_of_airflow() as session:
-            # A machine that only runs tasks may have settings of a database that nobody ever made.
+            # A machine that only runs tasks may be configured with a database that was never created.
             if inspect(session.connection()).has_table(Connection.__tablename__):
                 session.execute(select(Connection).where(Connection.conn_id == name)).scalar_one_or_none()
     except SQLAlchemyError:
@@ -271,7 +273,7 @@ def as_connection(definition: Definition) -> Connection:
 
 
 def fields_of(definition: Definition) -> dict[str, Any]:
-    """Return all fields of a connection but its id, in Airflow's JSON: one that is left out would stay as it was."""
+    """Return all fields of a connection but its id, in Airflow's JSON; an update keeps a field that is left out."""
     return {**_plain_fields(definition), "extra": json.dumps(dict(definition.extra))}
 
 
@@ -296,7 +298,7 @@ _DATABASE: Final = ("MetastoreBackend", "ExecutionAPISecretsBackend")
 class ConnectionOrigin:
     """The place that a connection comes from.
 
-    :ivar backend: the secrets backend of Airflow's that has it
+    :ivar backend: Airflow's secrets backend that has it
     :ivar connection: Airflow's connection object
     """
 
@@ -305,7 +307,7 @@ class ConnectionOrigin:
 
     @property
     def is_database(self) -> bool:
-        """Tell whether it is Airflow's own database, reached directly or through the execution API."""
+        """Tell whether the place is Airflow's own database, reached directly or through the execution API."""
         return type(self.backend).__name__ in _DATABASE
 
     @property
@@ -314,7 +316,7 @@ class ConnectionOrigin:
 
     @property
     def name(self) -> str:
-        """Return the name for messages."""
+        """Return the name of the place for messages."""
         if self.is_database:
             return "Airflow's database"
         kind = type(self.backend).__name__
@@ -348,28 +350,28 @@ class ConnectionOrigin:
 
 
 def changed_meanwhile(name: str) -> ConnectionConflictError:
-    """Return the error of a connection that is not as it was read."""
+    """Return the error for a connection that changed since it was read."""
     return ConnectionConflictError(name, "another process changed it meanwhile; try again")
 
 
 def worker_backends() -> list[Any]:
-    """Return the backends of a task, in the order in which they are asked."""
+    """Return the secrets backends of a task, in lookup order."""
     from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
     return list(ensure_secrets_backend_loaded())
 
 
 def server_backends() -> list[Any]:
-    """Return the backends of the command line and the API server, in the order in which they are asked."""
+    """Return the secrets backends of the command line and the API server, in lookup order."""
     from airflow.configuration import ensure_secrets_loaded
 
     return list(ensure_secrets_loaded())
 
 
 def origin_of(name: str, backends: Iterable[Any]) -> ConnectionOrigin | None:
-    """Return the first backend that has the connection; None if none has.
+    """Return the origin of the connection: the first backend that has it; None if no backend has it.
 
-    :raises ConfigurationError: a backend does not answer, or does not have a valid connection
+    :raises ConfigurationError: a backend does not answer, or has a connection that is not valid
     """
     for backend in backends:
         try:
@@ -388,14 +390,14 @@ def origin_of(name: str, backends: Iterable[Any]) -> ConnectionOrigin | None:
 
 _SHORTEST: Final = 4
 _NEVER: Final = ("env:AIRFLOW_*", "env:_AIRFLOW*")
-"""Airflow's own settings and connections."""
+"""Airflow's own settings and connections, which no connection may be given."""
 
 
 def read_secret(variable: Callable[[str], str | None], reference: SecretReference) -> str:
     """Read a secret's value, and have it masked in logs.
 
     :param variable: returns Airflow's variable of that name, or None
-    :raises ConfigurationError: there is no such backend, or nothing there
+    :raises ConfigurationError: the backend is unknown, or has no value for the key
     """
     readers: dict[str, Callable[[str], str | None]]
     readers = {"env": os.environ.get, "variable": variable, "file": _read_file}
@@ -441,13 +443,13 @@ def secret_texts(definition: Definition) -> list[str]:
     """Return secret values of the definition, also those within lists and JSON, plain and as quoted in URLs."""
     connection_type = type_named(definition.conn_type)
     secrets = [secret for name, value in definition.options() for secret in connection_type.secret_values(name, value)]
-    # To mask a shorter one, such as a header with a version, would spoil any text.
+    # Masking a shorter value, such as a version in a header, would make any text unreadable.
     texts = [text for secret in secrets for text in _texts(secret) if len(text) >= _SHORTEST]
     return list(dict.fromkeys(form for text in texts for form in (text, quote(text), quote(text, safe=""))))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the value's text, and that of its parts; booleans are not secret."""
+    """Yield the texts in a value, nested ones included; booleans are not secret."""
     if isinstance(value, str):
         with suppress(ValueError):
             parsed = json.loads(value)
@@ -463,8 +465,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def masked(text: str, definition: Definition) -> str:
-    """Remove the definition's secrets from the text."""
-    # The longest first: a secret may contain another one, and its rest would be left readable.
+    """Replace the definition's secrets in the text by asterisks."""
+    # The longest first: a secret may contain a shorter one, and the rest of it would stay readable.
     for secret in sorted(secret_texts(definition), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -1,4 +1,4 @@
-"""The connections that a task runs with: registered before they are read, watched while it runs."""
+"""Registration and watch of the connections that a task runs with."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _LOOK_SECONDS: Final = 2.0
 
 
 class ConnectionUse:
-    """One start of a task; a context manager that watches its connections while it runs.
+    """The registration of one start of a task; a context manager that sends heartbeats and watches for alterations.
 
     :param kind: ``refresh`` or ``sink``
     :param conn_ids: connections that the task names
-    :param details: ``check`` (how the task is tried with other settings, by connection) and ``fixed`` (options that it
+    :param details: ``check`` (how to try the task with other settings, by connection) and ``fixed`` (options that it
         can't adopt, by connection)
     :param identify: returns an upstream's identity; None if that can't be found out
     :param stop: asks the work to end at its next checkpoint; called repeatedly until the task has ended
@@ -59,7 +59,7 @@ class ConnectionUse:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rfr-connection-use", daemon=True)
         self._hashes = content_hash(store)
-        # It tells this start from a later one of the same task, e.g. on another worker while this one is cut off.
+        # The token tells this start from a later one of the task, e.g. on another worker while this one is cut off.
         self._token = store.run(
             lambda connection: uses.register_use(connection, store.now(connection), task, kind, names, details)
         )
@@ -78,13 +78,14 @@ class ConnectionUse:
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
-        # Not for ever: it may be asking an upstream that does not answer.
+        # With a timeout: the thread may be waiting for an upstream that does not answer.
         self._thread.join(_LOOK_SECONDS * 5)
 
     def end(self, state: str, error: str | None = None, error_kind: str | None = None) -> None:
-        """Note how the task ended, unless a later start of it has registered.
+        """Record how the task ended, unless a later start of it has registered.
 
-        :param error: its text, in which secrets of the connections are masked here
+        :param state: ``deferred``, ``failed`` or ``idle``
+        :param error: text of its error, in which secrets of the connections are masked here
         """
         for definition in self._read:
             error = error and masked(error, definition)
@@ -108,17 +109,17 @@ class ConnectionUse:
                     lambda connection: uses.beat(connection, self._store.now(connection), self._task, self._token)
                 )
             except DBAPIError:
-                # The store is away for a while: at worst a restart comes later.
+                # The store can't be reached for now: at worst, a restart comes later.
                 continue
             if use is not None and use.is_stale:
-                # At every look: the work may not have been far enough to be stopped at the first one.
+                # Repeated, because the work may not have been far enough to be stopped the first time.
                 self._stop()
 
     def _note_identities(self) -> None:
-        """Note the upstreams while they answer, to compare new addresses with when they no longer do."""
+        """Record the upstreams' identities while they answer; an alteration compares new addresses with them."""
         identities: dict[str, str] = {}
         for definition in self._read:
-            # What is wrong with a connection the task itself reports.
+            # The task itself reports a connection that does not work.
             with suppress(AlterConnectionError, ConfigurationError):
                 identity = self._identify(definition)
                 if identity is not None:
@@ -134,9 +135,9 @@ class ConnectionUse:
 
 
 def addresses_of(store: ControlStore, conn_id: str) -> list[dict[str, Any]]:
-    """Return all addresses of an API's connection, the oldest first; an empty list if it never moved.
+    """Return the former addresses and the present one of an API's connection, for ``run.moved`` of a document.
 
-    They are for a refresh's document.
+    The oldest is first. The list is empty if the connection never moved.
     """
     present = find_definition(conn_id)
     hashes = content_hash(store)

@@ -1,4 +1,4 @@
 """Streams of Airbyte's low-code manifests, interpreted by ``airbyte-cdk`` (the extra ``airbyte``) page by page.
 
-Nothing here imports the CDK before a stream is built; ``_cdk`` alone knows its classes and private names.
+Nothing here imports the CDK before a stream is built; only modules with an underscore use its private names.
 """

@@ -1,6 +1,6 @@
-"""Streams of a manifest as ``airbyte-cdk`` builds and reads them, with its private names.
+"""Streams of a manifest as ``airbyte-cdk`` builds and reads them, by its private names.
 
-Those of its tokens are in ``_guard``, of its cursors in ``_cursors``, of the functions that are replaced in
+The private names of tokens are used in ``_guard``, those of cursors in ``_cursors``, and those of patched functions in
 ``_installed``. Written for 7.34 to 7.x. Its classes are imported in functions: the extra may be missing, and the import
 takes a second.
 """
@@ -25,7 +25,7 @@ from airflow_provider_rfr.streams.airbyte import _cursors
 from airflow_provider_rfr.streams.airbyte._guard import LoggedMessages
 from airflow_provider_rfr.streams.airbyte._installed import building, refuse_unknown, replace_name
 
-# As the CDK: the first page is asked for once more.
+# As in the CDK, a slice begins at most twice, so its first page is requested once more.
 _MOST_BEGINNINGS: Final = 2
 _DELEGATING: Final = "StateDelegatingStream"
 
@@ -35,8 +35,8 @@ class Interpreter:
 
     Create and use it within ``registering``.
 
-    :param components: text of ``components.py``, which is executed; without it no class of a manifest's is used
-    :param states: of streams that are read incrementally, by name, in the form of the CDK
+    :param components: text of ``components.py``, which is executed; without it no class that a manifest names is used
+    :param states: states of streams that are read incrementally, by name, in the form of the CDK
     :ivar definition: the manifest with references resolved
     """
 
@@ -58,7 +58,7 @@ class Interpreter:
         )
         for owner in (self._source, self._source._constructor):
             replace_name(owner, "_message_repository", messages)
-        # A parent's pages, whole and in memory, for children that read it once more: our engine reads it once.
+        # The cache holds all pages of a parent in memory for children that read it again; our engine reads it once.
         replace_name(self._source._constructor, "_disable_cache", True)
         self.definition: Mapping[str, Any] = self._source._source_config
 
@@ -70,7 +70,7 @@ class Interpreter:
 
     @property
     def listings(self) -> list[Mapping[str, Any]]:
-        """Return the definitions of streams that the API is asked for."""
+        """Return the definitions of streams that only the API can list."""
         dynamic = self._source._source_config.get("dynamic_streams") or []
         return [stream for stream in dynamic if stream["components_resolver"].get("type") == "HttpComponentsResolver"]
 
@@ -104,9 +104,10 @@ class Interpreter:
         return named or [*static, *source.dynamic_streams]
 
     def built(self, definitions: Sequence[Mapping[str, Any]]) -> list[Interpreted]:
-        """Return the streams of these definitions."""
-        # Without the list: the CDK would ask the API for it a second time. Without files: one would be fetched by each
-        # attempt anew, and stay on its executor. Without the budget, of which each process has one: see _limits.
+        """Build the streams of these definitions."""
+        # Without dynamic streams: the CDK would ask the API for their list a second time. Without files: each attempt
+        # would fetch them anew, and leave them on its executor. Without the budget, which the CDK would apply in each
+        # process: a refresh has limits for all of them, see ``spec``.
         changes = {"streams": _without_files(definitions), "dynamic_streams": [], "api_budget": None}
         self._source._source_config = {**self._source._source_config, **changes}
         streams = self._source.streams(self._source._config)
@@ -116,10 +117,10 @@ class Interpreter:
         ]
 
     def _chosen(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the definition from which the CDK has built a stream: of two ways to read one, the state decides."""
+        """Return the definition from which the CDK built a stream; where there are two, it chose one by the state."""
         if definition.get("type") != _DELEGATING:
             return definition
-        # After the build: of a state that is older than the API remembers, the CDK has nothing left.
+        # Looked up after the build, which removes a state that is older than the API's retention.
         has_state = self._source._connector_state_manager.get_stream_state(definition["name"], None)
         chosen: Mapping[str, Any] = definition["incremental_stream" if has_state else "full_refresh_stream"]
         return chosen
@@ -202,10 +203,10 @@ def _register(components: str) -> None:
 class Paging:
     """The paging of a stream.
 
-    :ivar by_page: whether a page's token says everything that the next one needs; otherwise a slice is one page
-    :ivar why: in words, for people
+    :ivar by_page: whether a page's token is all that its request needs; otherwise a slice is one page
+    :ivar why: the reason, for people
     :ivar first: token of the first page, if tokens are numbers known beforehand
-    :ivar step: from one such token to the next
+    :ivar step: difference of two consecutive tokens, if they are such numbers
     :ivar is_one_page: whether a slice has one page, read by one request
     :ivar keeps_state: whether each slice needs objects that have read nothing before
     """
@@ -220,13 +221,14 @@ class Paging:
 
 
 class OnePage:
-    """A paginator in front of a stream's own: it reads one page, and keeps the token after it.
+    """A proxy of a stream's paginator that reads one page, and keeps the token after it.
 
-    The CDK limits its own test reads in this way. Where a selector only extracts, it stands before that too: the CDK
-    passes each record through seven generators, so it is given the last one alone.
+    The CDK limits its own test reads in this way. Where a selector only extracts records, this is its proxy, too, and
+    gives the CDK the last record alone, because the CDK passes each one through seven generators.
 
-    :param token: of the page; None for the first
-    :ivar received: records of the answer, before any filter; None where the CDK did not come to it
+    :param token: token of the page; None for the first
+    :ivar received: number of records in the answer, before any filter; None where the CDK did not get that far
+    :ivar following: token of the next page; None if there is none
     """
 
     def __init__(self, token: Any) -> None:
@@ -241,7 +243,7 @@ class OnePage:
     def get_initial_token(self) -> Any:
         self._begun += 1
         if self._begun > 1 and self._token is not None:
-            # The CDK begins the slice again: PaginationReset, which our engine does by a new chain.
+            # The CDK begins the slice again (PaginationReset). Our engine starts a new chain instead.
             raise TokenExpiredError("the API no longer accepts the page token: the manifest starts its paging again")
         if self._begun > _MOST_BEGINNINGS:
             raise SourceError("the manifest starts its paging again (RESET_PAGINATION), but this is the first page")
@@ -270,7 +272,7 @@ class Interpreted:
     """One stream as the CDK reads it; any thread may read any slice.
 
     :param declared: its definition in the manifest
-    :param definition: from which the stream was built; another one where a manifest has two for one stream
+    :param definition: the one from which it was built; part of ``declared`` where a manifest has two for one stream
     """
 
     def __init__(self, declared: Mapping[str, Any], definition: Mapping[str, Any], stream: Any) -> None:
@@ -299,9 +301,9 @@ class Interpreted:
             yield from (partition.to_slice() for partition in self._stream.generate_partitions())
 
     def bounds_of(self, stream_slice: Any) -> tuple[datetime, datetime] | None:
-        """Return the moments between which records count of a slice that was just listed.
+        """Return the lower and the upper bound of the records of a slice that was just listed.
 
-        None where the API is asked for them alone.
+        None where the request itself asks for these records only.
         """
         return self._filter.bounds_of(stream_slice) if self._filter.is_used else None
 
@@ -323,7 +325,7 @@ class Interpreted:
         seconds: float,
         unread: Collection[int] = (),
     ) -> dict[str, Any]:
-        """Return the state once the slices were read; for a stream that was just built from the state before.
+        """Return the state after the slices were read. The stream must have been built from the state before.
 
         Parameters as of :func:`_cursors.state_after`.
         """
@@ -343,7 +345,7 @@ class Interpreted:
         stream_slice = _slice(parts)
         retriever = self._retriever
         if page is not None:
-            # A copy, because other threads read with the same one.
+            # A copy, because other threads read with the same retriever.
             retriever = copy.copy(retriever)
             page.manifests, retriever._paginator = retriever._paginator, page
             if self._only_extracts:
@@ -354,7 +356,7 @@ class Interpreted:
             else retriever.read_records(self._reading_schema, stream_slice)
         )
         with self._filter.within(bounds):
-            # A record of the CDK is a mapping that asks its ``data`` for each field.
+            # A record of the CDK is a mapping that delegates to ``data``, which is faster to read.
             records = [getattr(item, "data", item) for item in items if isinstance(item, Mapping)]
         if page is not None and page.selector is not None:
             records = page.records
@@ -370,7 +372,7 @@ class Interpreted:
         changes: Any = getattr(selector, "schema_normalization", None)
         if type(selector) is not RecordSelector or type(changes) is not TypeTransformer:
             return self.schema
-        # Asked for last: of some streams the API has it.
+        # The schema comes last, because for some streams the API is asked for it.
         return {} if TransformConfig.NoTransform in changes._config else self.schema
 
     @cached_property
@@ -392,7 +394,7 @@ class Interpreted:
         return isinstance(self._retriever, AsyncRetriever)
 
     def _jobs(self, stream_slice: Any) -> Iterator[Any]:
-        """Create the slice's job, wait for it and download it: a job is alive only in the process that made it."""
+        """Create the slice's job, wait for it and download it, because only the process that created it knows it."""
         router = copy.copy(self._retriever.stream_slicer)
         router.stream_slicer = SimpleNamespace(stream_slices=lambda: [stream_slice])
         retriever = copy.copy(self._retriever)
@@ -434,7 +436,7 @@ def _slice(parts: Iterable[tuple[str, Any]]) -> Any:
 
 
 def _object(record: Any) -> dict[str, Any]:
-    """Convert a record to a dict as the CDK does: also a list of pairs.
+    """Convert a record to a dict as the CDK does, which also accepts a list of pairs.
 
     :raises SourceError: it has no fields
     """

@@ -1,8 +1,8 @@
 """Cursors of ``airbyte-cdk``, with their private names: bounds frozen with a slice, and the state after a sync.
 
-A cursor of the CDK lists the slices from a state, sees each record, and is the state in the end, all in one process.
-Here other processes read the slices, so the cursor that computes the state is built again from the same state, and sees
-of each slice the largest value alone.
+In the CDK, one cursor lists the slices from a state, observes each record, and holds the new state in the end, all in
+one process. Here other processes read the slices. So the cursor that computes the new state is built again from the
+same state, and observes only the largest value of each slice.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def is_per_partition(cursor: Any) -> bool:
 
 
 class FrozenFilter:
-    """A cursor that decides by bounds frozen with a slice which records a stream already has.
+    """A proxy of a stream's cursor that selects records by the bounds that were frozen with a slice.
 
-    It stands before the stream's own cursor where a manifest drops records that it has (``is_client_side_incremental``)
-    or stops its paging at them (``is_data_feed``). The own one would move its upper bound with the time.
+    It replaces the cursor where a manifest drops records that were read before (``is_client_side_incremental``), or
+    stops its paging at them (``is_data_feed``). The cursor's own upper bound would move with the time.
 
-    :ivar is_used: whether the stream has such a place
+    :ivar is_used: whether the manifest does one of the two
     """
 
     def __init__(self, cursor: Any, retriever: Any) -> None:
@@ -97,7 +97,7 @@ class FrozenFilter:
         self.is_used = bool(places)
 
     def bounds_of(self, stream_slice: Any) -> tuple[datetime, datetime]:
-        """Return the moments between which the records of a slice are that were just listed."""
+        """Return the lower and the upper bound of the records of a slice that was just listed."""
         from airbyte_cdk.sources.types import Record
 
         cursor = self._own
@@ -107,7 +107,7 @@ class FrozenFilter:
 
     @contextmanager
     def within(self, bounds: tuple[datetime, datetime] | None) -> Iterator[None]:
-        """Decide by these bounds on this thread in the block; by the stream's own cursor if there are none."""
+        """Select records by these bounds on this thread in the block; by the stream's own cursor if there are none."""
         self._thread.bounds = bounds
         try:
             yield
@@ -121,7 +121,7 @@ class FrozenFilter:
         try:
             value = self._own._connector_state_converter.parse_value(self._own.cursor_field.extract_value(record))
         except ValueError:
-            # As the CDK: a record without a value is synced.
+            # As in the CDK, a record without a value is synced.
             return True
         return bool(bounds[0] <= value <= bounds[1])
 
@@ -134,13 +134,13 @@ def state_after(
     seconds: float,
     unread: Collection[int] = (),
 ) -> dict[str, Any]:
-    """Return the state of a stream's cursor once the slices were read.
+    """Return the state of a stream's cursor after the slices were read.
 
-    :param stream: just built from the state that the slices were listed from
+    :param stream: a stream that was just built from the state that the slices were listed from
     :param largest: the largest cursor value, by the slice's place
-    :param parent_state: of the parents after the listing; None if none of them is read incrementally
-    :param seconds: since the slices were listed
-    :param unread: places of slices that were not read whole, which the CDK leaves open as those that failed
+    :param parent_state: state of the parents after the listing; None if none of them is read incrementally
+    :param seconds: time since the slices were listed
+    :param unread: places of slices that were not read whole; they stay open, as failed ones do in the CDK
     """
     from airbyte_cdk.sources.streams.concurrent.cursor import FinalStateCursor
     from airbyte_cdk.sources.types import Record
@@ -161,7 +161,7 @@ def state_after(
 
 
 def _note_listed(cursor: Any, slices: Sequence[Any], parent_state: Any, seconds: float) -> None:
-    """Note the partitions in the cursor as its ``stream_slices`` does, which reads their parents."""
+    """Register the partitions in the cursor as its ``stream_slices`` does, but without reading their parents."""
     if parent_state is not None:
         cursor._partition_router = SimpleNamespace(get_stream_state=lambda: parent_state)
     cursor._timer._start = time.perf_counter_ns() - int(seconds * 1e9)
@@ -169,7 +169,7 @@ def _note_listed(cursor: Any, slices: Sequence[Any], parent_state: Any, seconds:
         key = cursor._to_partition_key(stream_slice.partition)
         if key not in cursor._semaphore_per_partition:
             number = len(cursor._semaphore_per_partition)
-            # Beyond the limit there is one state for all partitions: as many cursors would be of no use.
+            # Beyond the limit there is one state for all partitions, so no further cursors are made.
             cursor._use_global_cursor = cursor._use_global_cursor or cursor.limit_reached()
             if key not in cursor._cursor_per_partition:
                 cursor._number_of_partitions += 1
@@ -184,7 +184,7 @@ def _note_listed(cursor: Any, slices: Sequence[Any], parent_state: Any, seconds:
 
 
 def _text_of(value: datetime, converter: Any) -> Any:
-    """Return a text that the cursor reads as this value: in another one of its formats it may be another moment."""
+    """Return a text that the cursor parses to this value; in another one of its formats it may be another moment."""
     forms = converter._input_datetime_formats
     texts = [converter._parser.format(value, form) for form in forms]
     return next((text for text in texts if converter.parse_value(text) == value), texts[0])

@@ -1,4 +1,4 @@
-"""Guards around the CDK while it works for a stream: on each request it sends, wait, line it logs and token.
+"""Guards of the CDK's requests, waits, log lines and tokens while it works for a stream.
 
 A thread says for which stream it works (:func:`working_for`); sessions and log lines of other users of the CDK in the
 same process stay as they are. Authenticators get tokens from the owner of the credential, like other streams. A session
@@ -119,11 +119,11 @@ def _origin(url: str) -> str:
 
 @dataclass(slots=True)
 class StreamWork:
-    """The work of this thread for a stream, with its last request.
+    """The work of a thread for a stream, and the last request that it sent.
 
-    :ivar hosts: None while the stream is being built: nothing is sent before it is known where to
+    :ivar hosts: hosts that may be called; None while the stream is being built, when nothing may be sent
     :ivar request: method and address without credentials
-    :ivar retry_after: seconds, of a last answer 429
+    :ivar retry_after: seconds to wait, after an answer 429
     :ivar ignored: the last answer that the manifest's error handler ignored, e.g. ``HTTP 404``
     :ivar failure: kind of the error that the last request ended with, until it is counted as retried
     """
@@ -140,7 +140,7 @@ class StreamWork:
 
 @contextmanager
 def working_for(redactor: Redactor, context: ReadContext, hosts: Hosts | None) -> Iterator[StreamWork]:
-    """Assign to the stream all that the CDK sends and logs on this thread in the block."""
+    """Attribute to the stream all that the CDK sends and logs on this thread in the block."""
     before = current_work()
     _thread.work = work = StreamWork(redactor, context, hosts)
     try:
@@ -193,7 +193,7 @@ class GuardedAdapter(BaseAdapter):
         if isinstance(outcome, http.NoAnswer):
             if outcome.permanent or outcome.reason == "tls":
                 raise SourceError(outcome.detail, request=work.request)
-            # Of the kinds that the manifest's error handler repeats.
+            # Raised as the classes after which the manifest's error handler repeats a request.
             kind = requests.Timeout if outcome.reason == "timeout" else requests.ConnectionError
             work.failure = kind_of_failure(outcome.reason)
             raise kind(outcome.detail, request=request)
@@ -228,7 +228,7 @@ def _as_response(answer: http.Answer, request: requests.PreparedRequest, stream:
 
 
 def _learn_secrets(headers: Mapping[str, str | bytes], redactor: Redactor) -> None:
-    """Redact tokens that were obtained on the way; the headers that carry them show which they are."""
+    """Add the credentials in a request's headers to the redactor, such as tokens that the CDK obtained itself."""
     for name, value in headers.items():
         if is_secret(name):
             text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
@@ -238,9 +238,9 @@ def _learn_secrets(headers: Mapping[str, str | bytes], redactor: Redactor) -> No
 
 
 def guard(session: requests.Session) -> requests.Session:
-    """Make the session send as this package does; nothing of the environment decides where."""
+    """Make the session send as this package does, without proxies and credentials of the environment."""
     session.trust_env = False
-    # With nothing to merge, no tenth of a page's CPU goes into looking for it.
+    # With nothing to merge, requests spends a tenth less CPU on a page.
     session.params = session.proxies = None  # type: ignore[assignment]  # as requests' merge_setting allows
     session.verify = http.trusted_certificates(True)
     session.max_redirects = _MOST_REDIRECTS
@@ -272,10 +272,10 @@ def without_secret_arguments(token: Any, redactor: Redactor) -> Any:
 
 
 class _RedactingHandler(logging.Handler):
-    """A handler that redacts the CDK's log lines where they are, before the handlers above see them.
+    """A handler that redacts the CDK's log records in place, before the handlers of parent loggers see them.
 
-    Filters of a logger don't see the lines of those below it. Tracebacks and extra fields hold addresses, headers and
-    bodies, and are taken out.
+    A filter would not do: a logger's filters don't see the records of its child loggers. Tracebacks and extra fields
+    hold addresses, headers and bodies, and are taken out.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -293,7 +293,7 @@ class _RedactingHandler(logging.Handler):
 
 
 def redacted_message(text: str, redactor: Redactor) -> str:
-    """Return text of the CDK or of an API as messages may hold it: redacted before it is cut."""
+    """Redact a text of the CDK or of an API, and cut it for messages, in this order: a cut secret is not recognised."""
     return cut(without_credentials(redactor.text(text)), 1000)
 
 
@@ -305,7 +305,7 @@ def redact_logs() -> None:
 
 
 class RequestLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # generic only for type checkers
-    """A log that leaves an error to the exception that follows, which names request and status.
+    """A log that writes errors at level DEBUG, because an exception with request and status follows.
 
     The CDK's own line repeats the answer. And a page that was read ahead, past the last one, is no error.
     """
@@ -317,7 +317,7 @@ class RequestLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # generic on
 
 
 class LoggedMessages:
-    """A message repository that keeps nothing: the CDK's own fills a queue that only its own read empties.
+    """A message repository that keeps nothing: the CDK's own fills a queue that only the CDK's read loop empties.
 
     Messages with the configuration, which hold secrets, and those with requests and responses are dropped.
     """
@@ -355,10 +355,10 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class PlainPaths:
-    """The module ``dpath`` for the extractor of records, with a direct ``get`` in a thread that works for us: its own
-    compares the path with each place of the answer, which is half of the CPU of a page.
+    """A stand-in for ``dpath`` in the extractor of records, with a faster ``get`` in threads that work for us.
 
-    The same results, but an answer with an empty name somewhere is read, which ``dpath`` refuses.
+    ``dpath`` compares the path with each place of the answer, which is half of the CPU of a page. The results are the
+    same, but an answer with an empty name somewhere is read, which ``dpath`` refuses.
     """
 
     original: Any
@@ -419,7 +419,7 @@ def _registering(create: Callable[..., Any], register: Callable[[Any, str, Strea
             return create(self, model, config, **options)
         # A copy, because an authenticator of single-use tokens writes into the configuration.
         authenticator = create(self, model, copy.deepcopy(config), **options)
-        # Of the settings that determine the token; the key is equal for all streams with this authenticator.
+        # The key is made of the settings that determine the token: all streams with this authenticator have the same.
         definition = {name: value for name, value in model.dict().items() if name != "request_authentication"}
         plain = _without_parameters(definition)
         uses_parameters = _PARAMETERS.search(json.dumps(plain, default=str)) is not None
@@ -474,7 +474,7 @@ def _register_session(authenticator: Any, key: str, work: StreamWork) -> None:
 def _working_as_owner(obtain: Callable[[str | None], AccessToken], work: StreamWork) -> Obtain:
     """Wrap ``obtain`` for the owner's thread, with the allowed hosts of the stream and errors of this package.
 
-    :param work: of the authenticator's creation; only the parts that are equal for all readers are kept
+    :param work: the work that created the authenticator; only the parts that are equal for all readers are kept
     """
     redactor, hosts = work.redactor, work.hosts
 

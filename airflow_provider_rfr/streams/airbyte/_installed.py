@@ -1,4 +1,4 @@
-"""The ``airbyte-cdk`` that is installed: it is imported once, and some of its functions are replaced.
+"""The installed ``airbyte-cdk``, which is imported once, and patches of some of its functions.
 
 Its classes are imported in functions: the extra may be missing, and the import takes a second.
 """
@@ -24,7 +24,7 @@ from airflow_provider_rfr.streams.airbyte import _guard
 from airflow_provider_rfr.streams.airbyte._cursors import check_names
 from airflow_provider_rfr.streams.airbyte._guard import RequestLog, current_work, guard, redact_logs, share_tokens
 
-# Of the modules that wait between two requests.
+# Prefixes of the modules that wait between two requests.
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
 _MISSING: Final = "write pip install 'airflow-provider-rfr[airbyte]', on the executors too"
 #: The version in constraints.txt, which all tests run on.
@@ -34,9 +34,9 @@ building: Final = threading.RLock()
 
 
 def cdk_version() -> str:
-    """Return the version of the CDK. The first call imports it, and puts our requests, waits and logs under it.
+    """Return the version of the CDK. The first call imports and patches it, to use our requests, waits and logs.
 
-    :raises ConfigurationError: it is not installed
+    :raises ConfigurationError: it is not installed, or lacks a name that is patched
     """
     # A cache alone lets two threads in at the first call, and each would wrap the CDK's functions.
     with building:
@@ -63,7 +63,7 @@ def _prepared_version() -> str:
 
 
 def _put_ours_under_it() -> None:
-    """Replace names of the CDK.
+    """Patch the CDK: replace functions and modules that it uses.
 
     :raises AttributeError: a name does not exist; its function would not be guarded under another name
     :raises ImportError: a module does not exist
@@ -80,10 +80,10 @@ def _put_ours_under_it() -> None:
     _guard_paging()
     share_tokens()
     for module in [module for name, module in sys.modules.items() if name.startswith(_WAITING)]:
-        # What the CDK waits for between two requests ends where the reader is stopped.
+        # So that a wait of the CDK between two requests ends when the reader is stopped.
         if getattr(module, "time", None) is time:
             module.time = _guard.Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
-    # Most of a second for each source, to parse a file of the CDK itself. Older versions begin the name with "_".
+    # Cached, because it parses a file of the CDK in most of a second for each source. Older versions prefix it by "_".
     for name in [name for name in vars(sources) if name.lstrip("_") == "get_declarative_component_schema"]:
         setattr(sources, name, cache(getattr(sources, name)))
     replace_name(dpath_extractor, "dpath", _guard.PlainPaths(dpath_extractor.dpath))
@@ -92,7 +92,7 @@ def _put_ours_under_it() -> None:
         return combine_mappings(mappings, *more, **named) if any(mappings) else {}
 
     for module in (http_requester, simple_retriever):
-        # Eight times for each request, mostly of nothing.
+        # It is called eight times for each request, mostly with empty mappings.
         replace_name(module, "combine_mappings", combined)
 
 
@@ -164,7 +164,7 @@ def _guard_sessions() -> None:
 
 
 def _repeating_only_failures(original: Callable[..., requests.Response]) -> Callable[..., requests.Response]:
-    """Repeat a request only if its first attempt has to be repeated: the CDK decorates each request anew."""
+    """Wrap ``original`` to enter the CDK's retries, which it builds for each request, only after a failed attempt."""
     from airbyte_cdk.sources.streams.http.exceptions import BaseBackoffException
     from airbyte_cdk.sources.streams.http.rate_limiting import TRANSIENT_EXCEPTIONS
 
@@ -182,7 +182,7 @@ def _repeating_only_failures(original: Callable[..., requests.Response]) -> Call
                 raise failed.pop()
             return self._send(*given, **named)  # type: ignore[no-any-return]  # the CDK may be missing
 
-        # A copy, because other threads send with the same one.
+        # A copy, because other threads send with the same client.
         repeating = copy.copy(self)
         repeating._send = attempt
         return original(repeating, *arguments, **options)
@@ -191,7 +191,10 @@ def _repeating_only_failures(original: Callable[..., requests.Response]) -> Call
 
 
 def _noting_what_is_ignored(original: Callable[..., None]) -> Callable[..., None]:
-    """Note each answer that an error handler ignores. The status is not enough: a filter may use only the body."""
+    """Wrap ``original`` to note each answer that an error handler ignores.
+
+    The status does not tell which: a filter may use only the body.
+    """
     from airbyte_cdk.sources.streams.http.error_handlers import ResponseAction
 
     @wraps(original)
@@ -207,8 +210,9 @@ def _noting_what_is_ignored(original: Callable[..., None]) -> Callable[..., None
 def _guard_paging() -> None:
     """Correct two defects of the CDK's paging, which also affect parents and whole slices.
 
-    The same token for ever is an error. ``last_page_size`` counts the records before a filter: a manifest that compares
-    it with the size that it asked for would end at the first page of which the filter drops a record.
+    A repeated token becomes an error, because the stream would never end. ``last_page_size`` becomes the number of
+    records before a filter: a manifest that compares it with the size that it asked for would otherwise end at the
+    first page of which the filter drops a record.
     """
     from airbyte_cdk.sources.declarative.extractors.record_selector import extracted_record_count
     from airbyte_cdk.sources.declarative.requesters.paginators import DefaultPaginator

@@ -1,7 +1,7 @@
 """Slices and page tokens of a manifest as JSON: they are stored, and read by another process.
 
-They must come back as they were. The CDK evaluates what a template gives as a Python literal, so a token ``1,2`` is a
-tuple; JSON would make a list of it, and another request.
+Values must come back with their types. The CDK evaluates the result of a template as a Python literal, so a token
+``1,2`` is a tuple; plain JSON would make it a list, and the request another one.
 
 A slice has three parts of the CDK, which are left out where they are empty: ``partition``, ``cursor_slice`` and
 ``extra_fields``. The first two are its key: other fields of a parent's record may change between two attempts. A fourth
@@ -33,8 +33,8 @@ _FROZEN: Final = "frozen"
 class FrozenPart:
     """The part of a slice that an incremental sync fixed when it listed the slices.
 
-    :ivar bounds: moments between which records count; None where the API is asked for them alone
-    :ivar parent_state: of the parents after the listing, in the last slice alone
+    :ivar bounds: moments between which records count; None where the request itself asks for these records only
+    :ivar parent_state: state of the parents after the slices were listed; only the last slice has it
     :ivar reads_changes: whether the slice is of the definition for changes, where the stream has another one for a full
         refresh
     """
@@ -45,7 +45,7 @@ class FrozenPart:
 
     @classmethod
     def of(cls, stream_slice: Mapping[str, Any]) -> FrozenPart:
-        """Return the part of a slice."""
+        """Read the frozen part of a slice."""
         part = stream_slice.get(_FROZEN, {})
         bounds = part.get("bounds")
         moments = None if bounds is None else (read_moment(bounds[0]), read_moment(bounds[1]))
@@ -81,7 +81,7 @@ def to_json(value: Any, place: str) -> Any:
     :raises ConfigurationError: it holds something that is neither JSON nor a Python literal
     """
     if isinstance(value, float) and math.isinf(value):
-        # A cursor that counts ends there. JSON has no infinity, Python no literal but a number that is too large.
+        # A cursor of numbers ends at infinity. JSON has none; the Python literal of a number that is too large is it.
         return {_LITERAL: "1e999" if value > 0 else "-1e999"}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -93,7 +93,7 @@ def to_json(value: Any, place: str) -> Any:
             return {key: to_json(item, place) for key, item in plain.items()}
         return _literal(plain, place)
     if isinstance(value, Response):
-        # A parent's record may hold its children's first page, of which the CDK makes an answer.
+        # A parent's record may hold its children's first page, which the CDK wraps in a response.
         return {_ANSWER: value.text}
     return _literal(value, place)
 

@@ -1,4 +1,4 @@
-"""Streams of a manifest: how they are built with its components and a configuration, and read one page at a time."""
+"""Streams of a manifest, built with its components and a configuration, and read one page at a time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _Result = TypeVar("_Result")
 _Rebuild: TypeAlias = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
 _FIELDS: Final = "airflow rfr source connection lists the fields"
 _FINGERPRINT_FORMAT: Final = 1
-# They may change while a refresh is under way, as in our own format.
+# Fields that may change while a refresh is under way, as in our own format.
 _NOT_IN_FINGERPRINT: Final = frozenset({"primary_key", "schema_loader", "error_handler", "authenticator"})
 _ADDRESSES: Final = frozenset({"url_base", "url", "path", "api_url", "token_refresh_endpoint"})
 _CODE_IN_TEXT: Final = "\n"
@@ -73,7 +73,7 @@ def build_manifest_stream(
 ) -> ManifestStream:
     """Build one stream, and the parents that it needs.
 
-    :param state: of the CDK's cursor, after which it lists slices; None for those of a full refresh
+    :param state: state of the CDK's cursor, from which it lists the slices of a sync; None for a full refresh
     :raises ConfigurationError: the manifest or the configuration is wrong, or there is no such stream
     """
     streams = _ManifestSource(whole_manifest(source), {} if state is None else {name: state}).streams(name)
@@ -152,8 +152,8 @@ def _read_manifest(path: Path) -> Any:
 class _ManifestSource:
     """A manifest with its configuration.
 
-    :param source: with the text of its files
-    :param states: of the CDK's cursors, by stream
+    :param source: the source, with the text of its files
+    :param states: states of the CDK's cursors, by stream
     :raises ConfigurationError: it needs something that is missing
     """
 
@@ -197,7 +197,7 @@ class _ManifestSource:
             return [*(self._report(interpreter, definition) for definition in definitions), *listed]
 
     def _report(self, interpreter: _cdk.Interpreter, definition: Mapping[str, Any]) -> StreamReport:
-        """Return the report of a stream, which may be the reason why it can't be read."""
+        """Return the report of a stream; of one that can't be read, it has the reason."""
 
         def report(work: StreamWork) -> StreamReport:
             [stream] = interpreter.built([definition])
@@ -208,7 +208,7 @@ class _ManifestSource:
             return self._working(report, None)
         except ConfigurationError as error:
             why = str(error).removeprefix("source.manifest: ")
-            # A shorter value may be part of any word.
+            # A value of up to three characters may be part of any word.
             long = {name: value for name, value in self._public.items() if isinstance(value, str) and len(value) > 3}
             fields = [f"config.{name}" for name, value in long.items() if value in why]
             reference = f"; see {', '.join(fields)}" if fields else ""
@@ -221,7 +221,7 @@ class _ManifestSource:
             problem = specs.manifest_problem(error)
             if problem is None:
                 raise
-        # Out here: the first error quotes the manifest at length.
+        # Raised outside of the handler: the first error quotes the manifest at length.
         raise SourceDefinitionError("source.manifest", problem, "see the manifest's reference of Airbyte")
 
     def _working(self, do: Callable[[StreamWork], _Result], hosts: Hosts | None) -> _Result:
@@ -232,7 +232,7 @@ class _ManifestSource:
         except Exception as error:
             problem = str(error)
             if hosts is not None and getattr(error, "request", None):
-                # The API was asked which streams there are: that is no mistake in the manifest.
+                # The request for the list of streams failed: that is no mistake in the manifest.
                 raise
         raise SourceDefinitionError("source.manifest", problem, "" if self._hint in problem else self._hint)
 
@@ -252,12 +252,12 @@ class _ManifestSource:
 
         def only(definition: Mapping[str, Any]) -> Mapping[str, Any]:
             parts = {"streams": [definition], "dynamic_streams": [], "schemas": {}}
-            # Of the parts that are left out, the hosts are still among those that may be asked.
+            # The hosts of the parts that are left out stay allowed.
             named = {"definitions": {"hosts": [{"url_base": origin} for origin in sorted(hosts.origins)]}}
             return {**self._source, "manifest": {**interpreter.definition, **parts, **named}}
 
-        # The CDK interprets all that it is given, some seconds of a large manifest, and again for each state. Where the
-        # API lists the streams, this also makes all processes use the driver's list.
+        # A source of this stream alone: the CDK interprets a large manifest in some seconds, and again for each state.
+        # Where the API lists the streams, this also makes all processes use the driver's list.
         own_source = only(declared)
         changes = declared.get(specs.OF_CHANGES)
         stream = ManifestStream(
@@ -287,7 +287,7 @@ class _ManifestSource:
             "components": hashlib.sha256(components.encode()).hexdigest() if components else None,
             "config": self._public,
             "cdk": self._major,
-            # Other pages, which don't join those that were read without it.
+            # With it a slice is one page, so a refresh can't resume from pages that were read without it.
             **({"components_keep_state": True} if self._source.get("components_keep_state") else {}),
         }
 
@@ -334,18 +334,18 @@ def _masked(value: Any, redactor: Redactor) -> Any:
 
 
 class ManifestStream(PagedStream):
-    """A stream of a manifest, read as the CDK does. Stateless: any page of any slice, on any thread.
+    """A stream of a manifest, read as the CDK does. Stateless: any thread may read any page of any slice.
 
     A slice is JSON, see ``_slices``.
 
     :ivar paging: whether it is read by page or by slice, and why
-    :param paging: as far as code of the connector lets it be known
-    :param hosts: where requests may go
-    :param limits: the rates at which the API may be asked, by the manifest
-    :param rebuild: gives a function and its arguments that make the stream again in another process; they hold
-        secrets, which therefore are no attribute
-    :param rebuild_for_changes: the same of the definition for changes, where the manifest has two for this stream
-    :param column: by which it is read incrementally; None if it can't be
+    :param paging: the paging as far as the connector's code lets it be known
+    :param hosts: the hosts to which requests may go
+    :param limits: the request rates that the manifest allows
+    :param rebuild: returns a function that builds the stream in another process, and its arguments; they hold secrets,
+        so they are in no attribute
+    :param rebuild_for_changes: the same for the definition for changes, where the manifest has two for this stream
+    :param column: the column by which it is read incrementally; None if it can't be
     :param hint: added to errors of components that were written for an older CDK
     """
 
@@ -371,7 +371,7 @@ class ManifestStream(PagedStream):
         self.paging = paging
         self.page_size = self.paging.page_size
         self.pages_by = paging.why
-        # The other definition may page in another way.
+        # The definition for changes may page in another way.
         self.addressable = self.paging.step is not None and rebuild_for_changes is None
         self.requests_per_second = limits.requests_per_second
         self.max_concurrency = limits.concurrency
@@ -408,7 +408,7 @@ class ManifestStream(PagedStream):
         return self.listed(reads_changes=False, freezes=False)
 
     def listed(self, *, reads_changes: bool, freezes: bool) -> Iterator[Mapping[str, Any]]:
-        """Return the slices, once.
+        """Return the slices without duplicates.
 
         :param reads_changes: whether they are of the definition for changes
         :param freezes: whether to fix the bounds between which records count
@@ -429,7 +429,7 @@ class ManifestStream(PagedStream):
         return listed if self._interpreted.parent_state is None else self._with_parent_state(listed)
 
     def _with_parent_state(self, listed: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yield the slices, the last one with the state of the parents, which then were read to their end."""
+        """Yield the slices, the last one with the state of the parents, which have been read to their end by then."""
         last: Mapping[str, Any] | None = None
         for stream_slice in listed:
             if last is not None:
@@ -455,7 +455,7 @@ class ManifestStream(PagedStream):
         try:
             stream: ManifestStream = build(*arguments, state)
         except SourceDefinitionError as error:
-            # Without a state it was built before.
+            # It was built without a state before, so the state is the reason.
             problem = error.problem
         if problem:
             raise SyncStateError(f"{self.name}: the CDK can't read the state: {problem}")
@@ -468,12 +468,12 @@ class ManifestStream(PagedStream):
         return self._interpreted.definition is self._interpreted.declared.get(specs.OF_CHANGES)
 
     def cursors_in(self, state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Return the parts of a state that hold a value of the cursor by its name."""
+        """Return the parts of a state that hold a value under the cursor's name."""
         cursors = [state]
         if self._interpreted.is_per_partition and {"states", "state"} & state.keys():
             cursors = [*(entry["cursor"] for entry in state.get("states") or ()), state.get("state") or {}]
         cursors = [cursor for cursor in cursors if cursor] or [{}]
-        # Slices hold values without the cursor's name.
+        # A state with a type holds slices, in which values are not under the cursor's name.
         return [cursor for cursor in cursors if "state_type" not in cursor]
 
     @cached_property
@@ -506,7 +506,7 @@ class ManifestStream(PagedStream):
         return Page(records, following, None, work.request, work.status, skipped=skipped, received=received)
 
     def _whole_slice(self, stream_slice: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Read a slice whole, by objects that keep nothing of a slice that was left half way.
+        """Read a whole slice, with objects of the connector that keep nothing of an interrupted read.
 
         A slice whose read was interrupted is read again, often by this process.
         """
@@ -514,7 +514,7 @@ class ManifestStream(PagedStream):
             build, arguments = self._rebuild()
             again: ManifestStream = build(*arguments)
             self._interpreted, self._is_left_half_way = again._interpreted, False
-            # Not the attribute: another thread may have set it meanwhile, to what it reads with.
+            # Not the attribute: another thread may have set it meanwhile to the objects that it reads with.
             interpreted = again._interpreted
         else:
             interpreted = self._interpreted
@@ -579,14 +579,14 @@ class ManifestRead(StatefulRead):
 
     def of_connection(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         stream = self._stream.after(state)
-        # The CDK would read everything where one of them lacks the cursor, and not say so.
+        # Where one of them lacks the cursor, the CDK would read everything, without a warning.
         for cursor in stream.cursors_in(state):
             if self.column.name not in cursor:
                 raise another_cursor(cursor, self.column)
         return state
 
     def texts_in(self, state: Mapping[str, Any]) -> Iterator[str]:
-        # From a moment that has not come yet, the CDK lists no slice, and says nothing.
+        # The caller refuses moments that have not come yet: from one, the CDK lists no slice, without a warning.
         for name in (self.column.name, "most_recent_cursor_value", "end"):
             if isinstance(value := state.get(name), (str, int)):
                 yield str(value)
@@ -596,16 +596,16 @@ class ManifestRead(StatefulRead):
                 yield from self.texts_in(part) if isinstance(part, Mapping) else ()
 
     def moves(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-        # How long a sync took is part of it, and differs each time.
+        # The lookback includes how long the last sync took, which differs each time.
         return {**before, _LOOKBACK: None} != {**after, _LOOKBACK: None}
 
 
 def _with_own_errors(
     do: Callable[[StreamWork], _Result], redactor: Redactor, context: ReadContext, hosts: Hosts | None, hint: str = ""
 ) -> _Result:
-    """Return the result of ``do``, which this thread runs for the stream.
+    """Run ``do`` on this thread for the stream, and return its result.
 
-    :raises RfrError: instead of any error of the CDK or a component, in redacted words
+    :raises RfrError: instead of any error of the CDK or a component, with a redacted message
     :raises ReadInterrupted: the reader was stopped
     """
     with working_for(redactor, context, hosts) as work:
@@ -613,7 +613,7 @@ def _with_own_errors(
             return do(work)
         except Exception as error:  # noqa: BLE001 - of the CDK, of components, of any library below them
             own = _own_error(error, work, hint)
-    # Out here: the first error, whose text holds addresses and bodies, must not become the context.
+    # Raised outside of the handler: the first error, whose text holds addresses and bodies, must not be the context.
     raise own
 
 
@@ -628,7 +628,7 @@ def _own_error(error: Exception, work: StreamWork, hint: str) -> Exception:
     words = getattr(error, "message", None)
     words = words if isinstance(words, str) and words else f"{type(error).__name__}: {error}"
     words = words.removesuffix(" Please contact Airbyte Support.")
-    # Where a component failed; of the CDK's own errors that says nothing.
+    # The place where a component failed; for the CDK's own errors it says nothing.
     frames = () if hasattr(error, "internal_message") else traceback.extract_tb(error.__traceback__)
     place = f" (in {PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     if isinstance(error, AttributeError) and frames and frames[-1].filename in (_cdk.__file__, _cursors.__file__):

@@ -1,10 +1,11 @@
 """The parts of a manifest that can be read without a request: its configuration, its limits, a report of its streams.
 
-Of the configuration: its specification, its secrets and problems, its fields in a connection. The limits are shared by
-all processes of a refresh: the CDK applies ``api_budget`` in each, so ten would send ten times as many requests.
+The configuration has a specification, secrets and problems, and its fields are in a connection. The limits hold for all
+processes of a refresh together; the CDK would apply ``api_budget`` in each, so ten would send ten times as many
+requests.
 
-Light, because Airflow's parser of DAGs imports it: neither the CDK nor an HTTP client, and of a manifest's file the
-specification alone is parsed.
+Airflow's parser of DAGs imports this module. So it imports neither the CDK nor an HTTP client, and parses of a
+manifest's file the specification alone.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 _SPEC: Final = re.compile(r"^[\"']?spec[\"']?\s*:.*?(?=^[^\s#]|\Z)", re.MULTILINE | re.DOTALL)
 _REFERENCE: Final = "$ref"
 _ALTERNATIVES: Final = ("oneOf", "anyOf", "allOf")
-# As ApiHook reads a connection.
+# Names under which ApiHook puts a connection's password, and all of its fields, into the configuration.
 _OF_PASSWORD: Final = frozenset({"password", "token", "api_key"})
 _OF_EVERY_CONNECTION: Final = _OF_PASSWORD | {"base_url", "login", "username", "client_id"}
 
 
 def merged(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge both; a mapping in both is merged too, as secrets are often below ``credentials``."""
+    """Merge secrets into a configuration; mappings in both are merged, too, as secrets are often in ``credentials``."""
     both_settings = dict(config)
     for name, value in secrets.items():
         before = both_settings.get(name)
@@ -47,7 +48,7 @@ def merged(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, A
 
 
 def fitting(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the fields that every connection has, if the manifest takes only fields that it specifies."""
+    """Remove unspecified fields that every connection has, if the manifest accepts only fields that it specifies."""
     specified = spec.get("properties") or {}
     refused = _OF_EVERY_CONNECTION - specified.keys() if spec.get("additionalProperties") is False else ()
     return {name: value for name, value in config.items() if name not in refused}
@@ -61,7 +62,7 @@ def specification(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def written_specification(path: Path) -> Mapping[str, Any]:
-    """Return the specification of a file, of which nothing else is parsed; empty if that is not enough to know it."""
+    """Return the specification of a manifest's file, by its block of YAML alone; empty if that can't be read."""
     try:
         text = path.read_text(encoding="utf-8")
         if text.lstrip().startswith("{"):
@@ -148,10 +149,10 @@ def connection_field(place: tuple[str, ...], *, secret: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConfigField:
-    """A field of the configuration, without those that hold others.
+    """A field of the configuration that holds a value, and not other fields.
 
     :ivar place: names from the outermost to its own
-    :ivar kind: of its values, or the values it may have
+    :ivar kind: type of its values, or the allowed values
     :ivar choice: title of the alternative that it belongs to
     """
 
@@ -307,7 +308,7 @@ def _text(schema: Mapping[str, Any], name: str) -> str:
 #: Fields of a budget that concern answers of the API. A refresh slows down only for 429.
 _OF_ANSWERS: Final = ("ratelimit_reset_header", "ratelimit_remaining_header", "status_codes_for_ratelimit_hit")
 
-#: Of the two definitions that a stream may have, the one for what changed.
+#: Key of the definition that reads changes, where a stream has two.
 OF_CHANGES: Final = "incremental_stream"
 _DATETIME: Final = "DatetimeBasedCursor"
 #: Formats of the CDK that are no formats of strftime.
@@ -342,7 +343,7 @@ def limits_of(
     """Return the limits of a stream.
 
     :param budget: ``api_budget`` of the manifest
-    :param nodes: all mappings in the definition of the stream, which holds its parents
+    :param nodes: all mappings in the definition of the stream, which includes its parents
     :param render: renders a template with the configuration; returns an empty text if it needs more
     :raises ConfigurationError: a rate is invalid
     """
@@ -429,14 +430,14 @@ def address_of(definition: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 class StreamReport:
     """A report of one stream.
 
-    :ivar resumable: after which parts of it a refresh continues; None where that is not known
-    :ivar why: in words, for people
-    :ivar partitions: kinds of the routers that divide it, with their parents or steps; it has their product
-    :ivar schema: ``declared``, ``none``, or who makes it
-    :ivar json_schema: that the manifest declares; None where the API is asked for it, or code makes it
+    :ivar resumable: the unit after which an interrupted refresh continues; None where that is not known
+    :ivar why: the reason for ``resumable``, for people
+    :ivar partitions: kinds of the routers that divide it, with their parents or steps; its partitions are their product
+    :ivar schema: ``declared``, ``none``, or its origin
+    :ivar json_schema: the schema that the manifest declares; None where the API is asked for it, or code makes it
     :ivar is_readable: whether it can be read at all
     :ivar incremental: the ways to write an incremental sync
-    :ivar why_incremental: these ways and no others, in words
+    :ivar why_incremental: the reason for these ways, for people
     :ivar notes: its limits, and the parts of the manifest that have no effect
     """
 
@@ -482,7 +483,7 @@ def with_cursor(schema: Mapping[str, Any], column: CursorColumn | None) -> Mappi
     """Return the schema of a stream's rows, with the cursor column; None where it has no fields."""
     properties = schema.get("properties")
     if properties and column is not None and column.name not in properties:
-        # Its values say which version of a row is newer, and how far the stream was read.
+        # The column is kept, because its values tell which version of a row is newer, and how far the stream was read.
         return {**schema, "properties": {**properties, column.name: {"type": ["null", "string"]}}}
     return schema if properties else None
 
@@ -490,7 +491,7 @@ def with_cursor(schema: Mapping[str, Any], column: CursorColumn | None) -> Mappi
 def _writes(
     declared: Mapping[str, Any], column: CursorColumn | None, *, has_key: bool
 ) -> tuple[tuple[Write, ...], str]:
-    """Return the ways to write an incremental sync of a stream, and why there are no others."""
+    """Return the ways to write an incremental sync of a stream, and the reason for them."""
     if column is None:
         return (), why_not_incremental(declared)
     why = f"by {column.name}"

@@ -1,6 +1,7 @@
 """Authenticators: fixed credentials, and tokens that have to be fetched (OAuth2, session tokens).
 
-``bind`` returns the authenticator with its credentials, or with the request for its tokens. No credential is empty.
+``bind`` returns the authenticator with its credentials, or with the request for its tokens. It refuses an empty
+credential, except for the password of basic authentication.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 class TokenService:
     """A service to which requests for a token are sent, under the same limits and budgets as any other.
 
-    :ivar base_url: of the stream, for token endpoints that are a path below it
+    :ivar base_url: base URL of the stream, for token endpoints that are a path below it
     :ivar timeout: seconds for one request
     :ivar handler: how often and how long a request is repeated
     """
@@ -59,15 +60,15 @@ class TokenService:
         return self.transport.redactor
 
     def address(self, value: str, name: str, scope: Scope) -> str:
-        """Return an address of its own, or a path below the base URL."""
+        """Return the URL of a field that holds an address, or a path below the base URL."""
         text = _text(scope, value, name)
         url = text if "://" in text else join_url(self.base_url, text)
         return check_base_url(urljoin(url, ""), scope.at(name).place, self.redactor.text)
 
     def with_handler(self, *, json_required: bool) -> TokenService:
-        """Return the service with its handler bound: the budgets and backoff of the stream's.
+        """Return the service with its handler bound, which keeps the stream's retry budgets and backoff.
 
-        The rules, which are about the stream's answers, are left out.
+        The stream's rules are left out, because they are about its pages.
         """
         budgets = self.handler.model_copy(update={"rules": [], "expired_token_status": []})
         bound = budgets.bind(Scope("error_handler", {}), self.redactor, json_required=json_required)
@@ -122,7 +123,7 @@ class NoAuthenticator(Authenticator):
 
 
 class _FixedAuthenticator(Authenticator):
-    """A credential that stays the same."""
+    """An authenticator whose credential stays the same."""
 
     _place: RequestPlace = PrivateAttr()
     _secret: str = PrivateAttr()
@@ -200,7 +201,7 @@ class BasicAuthenticator(_FixedAuthenticator):
 
 
 class _TokenAuthenticator(Authenticator, ABC):
-    """A token. Its owner obtains it for the first request, before it expires, and once it is refused."""
+    """An authenticator with a token, which its owner obtains at first use, before it expires, and once refused."""
 
     is_renewable: ClassVar[bool] = True
 
@@ -220,14 +221,14 @@ class _TokenAuthenticator(Authenticator, ABC):
         decisive: Sequence[Any],
         grant: str | None = None,
     ) -> Self:
-        """Return the authenticator with the credential that all readers share whose request and settings are the same.
+        """Return the authenticator with its credential, which all readers with the same request and settings share.
 
         :param decisive: settings other than the request that determine the token and its lifetime
         :param grant: the refresh token and its token endpoint; None without a refresh token
         """
         bound = self.model_copy()
         bound._place, bound._prefix, bound._request, bound._service = place, prefix, request, service
-        # Of values, not of the place in the document: streams with the same login share its session.
+        # The key is made of values, not of the place in the document: streams with the same login share its session.
         key = (request.method, request.url, request.query, request.headers, request.json, request.form, *decisive)
         bound._credential = shared_credential(key_of(type(self).__name__, *key), bound.obtain, grant)
         if place.query is not None:
@@ -243,7 +244,7 @@ class _TokenAuthenticator(Authenticator, ABC):
 
     def apply(self, draft: RequestDraft, context: ReadContext) -> None:
         token = self._token
-        # Without a lock: of threads that see an old token each asks the owner, who obtains one for all.
+        # No lock is needed: each thread that sees an old token asks the owner, which obtains one for all.
         if token is None or token.has_expired:
             token = self._renewed(token, context)
         self._place.put(draft, self._prefix + token.value)
@@ -385,7 +386,7 @@ class LoginRequest(Part):
     basic: BasicAuthenticator | None = None
 
     def draft(self, scope: Scope, service: TokenService) -> RequestDraft:
-        """Return the request."""
+        """Return the request as it is sent, credentials included."""
         headers = _headers(scope, self.headers, "headers")
         if self.basic is not None:
             headers["Authorization"] = self.basic.header(scope.at("basic"), service.redactor)

@@ -1,4 +1,4 @@
-"""The error handler decides how each response is handled: by the first matching rule, else by its status.
+"""The error handler, which decides about each response by the first matching rule, else by its status.
 
 Requests are repeated within two budgets: errors count against ``max_retries`` and ``max_time``. A rate limit, or
 another error with ``Retry-After``, counts only against ``max_rate_limit_wait``: the API says when it will answer again.
@@ -74,7 +74,7 @@ class ResponseVerdict:
 
     :ivar reason: for the log and the error, without credentials; empty for a success
     :ivar answer: None if there was none
-    :ivar backoff: of the rule that matched; it comes before the handler's own
+    :ivar backoff: backoff of the rule that matched; it comes before the handler's own
     :ivar failure: kind of the error where there is no answer
     """
 
@@ -87,7 +87,7 @@ class ResponseVerdict:
 
     @property
     def kind(self) -> str:
-        """Return the kind of the error, as retried ones are counted."""
+        """Return the kind of the error in the counts of retried errors."""
         return self.failure if self.answer is None else kind_of_status(self.answer.status)
 
     @property
@@ -325,9 +325,9 @@ class ErrorHandler(Part):
     def decide(
         self, outcome: Response | RequestFailure, token: Any | None, variables: Mapping[str, Any]
     ) -> ResponseVerdict:
-        """Return the verdict. SUCCESS only with a body in its format, or without a body where none belongs.
+        """Return the verdict on an outcome. A success has a body in its format, or none where none belongs.
 
-        :param token: of the page; None for the first one
+        :param token: token of the page; None for the first one
         :param variables: the names that predicates may use besides the answer
         """
         action: ResponseAction
@@ -344,7 +344,7 @@ class ErrorHandler(Part):
             action = "TOKEN_EXPIRED"
         else:
             action = _action_of(outcome.status)
-            # An API that says when to come back will answer then: that is not an error to be counted.
+            # An API that says when to come back will answer then, so this does not count as a retry.
             if _asks_to_wait(outcome) and self._may_pass(outcome, action):
                 action = "RATE_LIMITED"
         if action == "SUCCESS":
@@ -357,7 +357,7 @@ class ErrorHandler(Part):
         reason = answer.describe(self._redactor)
         if rule is not None:
             return f"{self._redactor.text(rule.message)} ({reason})" if rule.message else reason
-        # Without a selector it is the answer to a login, for which no rules are declared.
+        # A handler without records is that of a login, for which no rules are declared.
         if self._records is not None and answer.status == 403 and _asks_to_wait(answer) and not _is_limit(answer):
             reason += "; it has Retry-After: if it is a rate limit, write the rule {status: 403, action: RATE_LIMITED}"
         return reason
@@ -396,7 +396,7 @@ class ErrorHandler(Part):
         errors = {key: value for body in bodies for key in keys if _is_error(value := lookup(body, key))}
         flagged: dict[Path, Any] = {}
         if self._error_paths and not errors:
-            # The flag alone says nothing: the message is beside it.
+            # The whole body is shown, because the flag alone says nothing: the message is beside it.
             flagged = {(name,): body for body in bodies for name in _FAILED if _is_flagged(body, name, path)}
         if not errors and not flagged:
             return success
@@ -449,13 +449,13 @@ def _asks_to_wait(answer: Response) -> bool:
 
 
 def _is_limit(answer: Response) -> bool:
-    """Return whether an answer says that too much was asked for."""
+    """Tell whether an answer says that a rate limit was exceeded."""
     remaining = [answer.headers.get(name, "").strip() for name in _REMAINING]
     return "0" in remaining or _LIMIT.search(answer.text()) is not None
 
 
 def _is_flagged(body: Any, name: str, path: Path) -> bool:
-    """Return whether a field says that the answer failed; a status beside an empty list may be an echoed filter."""
+    """Tell whether a field says that the answer is an error; a status beside an empty list may be an echoed filter."""
     if lookup(body, (name,)) not in _FAILED[name]:
         return False
     if name != "status" or any(_is_error(lookup(body, (key,))) for key in _MESSAGES):
@@ -490,7 +490,7 @@ class Retries:
     def wait_after(self, verdict: ResponseVerdict) -> bool:
         """Wait if the request has to be repeated; return True then.
 
-        :raises SourceError: FAIL, TOKEN_EXPIRED, RENEW with new credentials, or a budget is used up
+        :raises SourceError: the verdict is FAIL, TOKEN_EXPIRED, or RENEW of new credentials, or a budget is used up
         :raises ReadInterrupted: the reader was stopped
         """
         if verdict.action in ("FAIL", "TOKEN_EXPIRED", "RENEW"):
@@ -498,7 +498,7 @@ class Retries:
         is_limit = verdict.action == "RATE_LIMITED"
         if not is_limit and verdict.action != "RETRY":
             return False
-        # From the first failure on: a page that takes long to answer has its own time limit.
+        # Counted from the first failure on: a page that takes long to answer has its own time limit.
         self._began = self._began or time.monotonic()
         self._requests += 1
         self._errors += not is_limit
@@ -506,7 +506,7 @@ class Retries:
         failures = self._rate_limits_in_a_row if is_limit else self._errors
         headers = verdict.answer.headers if verdict.answer is not None else {}
         seconds = seconds_to_wait((*verdict.backoff, *self._limits.backoff), failures, headers)
-        # Before the wait: one that can't be afforded isn't begun.
+        # Checked before the wait: one that exceeds the budget isn't begun.
         self._check_budget(verdict, seconds, time.monotonic() - self._began)
         _log.warning("%s: %s; next try in %.1f s", verdict.request, verdict.reason, seconds)
         if is_limit:
@@ -544,9 +544,11 @@ def _error(verdict: ResponseVerdict, message: str) -> SourceError:
 
 
 def seconds_to_wait(strategies: Sequence[Backoff], failures: int, headers: Mapping[str, str]) -> float:
-    """Return the seconds by the first strategy that applies, else exponential; at least those of ``Retry-After``.
+    """Return the wait of the first strategy that applies, at least that of ``Retry-After``.
 
-    :param failures: so far, from 1
+    Without a strategy it is that of ``Retry-After``, else an exponential one.
+
+    :param failures: number of failures so far, from 1
     """
     asked = _not_at_once(retry_after(headers.get("Retry-After")), failures)
     for strategy in strategies:
@@ -557,7 +559,7 @@ def seconds_to_wait(strategies: Sequence[Backoff], failures: int, headers: Mappi
 
 
 def _not_at_once(asked: float | None, failures: int) -> float | None:
-    """Return a wait that grows with the failures for a server that says "at once", so that it isn't hammered."""
+    """Return the wait that a server asks for; if that is 0, one that grows with the failures, to spare the server."""
     if asked is None or not isfinite(asked):
         return None
     return asked if asked > 0 else _growing(0.05, 1.5, 60.0, failures)

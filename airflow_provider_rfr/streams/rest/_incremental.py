@@ -1,6 +1,6 @@
 """Incremental reads of a stream: its declaration, and the slices with their bounds.
 
-The bounds are fields of a slice as they are sent, so a page needs no more than its slice to be asked for again.
+A slice holds its bounds in the form in which they are sent, so the slice is enough to request a page again.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Incremental(Part):
 
     @property
     def bound_fields(self) -> tuple[str, ...]:
-        """Return the fields that the bounds have in a slice."""
+        """Return the names of the fields of a slice that hold the bounds."""
         return WINDOW_FIELDS[: 1 if self.end_as is None else 2]
 
     def check_stream(self, key: PrimaryKey, router: PartitionRouter | None, columns: Collection[str] | None) -> None:
@@ -179,9 +179,9 @@ class Incremental(Part):
             raise ValueError(f"{problem}; add it to json_schema")
 
     def with_bounds(self, request: StreamRequest, paginator: Paginator | None, scope: Scope) -> StreamRequest:
-        """Return the request with the bounds at their places, as if it had been written with their templates.
+        """Return the request with templates for the bounds at their places, as if the user had written them there.
 
-        :param scope: of the stream
+        :param scope: scope of the stream
         :raises SourceDefinitionError: the request or the paginator has something else there
         """
         for name, field, place in zip(WINDOW_FIELDS, ("send_as", "end_as"), (self.send_as, self.end_as), strict=True):
@@ -189,7 +189,7 @@ class Incremental(Part):
                 continue
             for other_field in ("send_as", "size_as"):
                 other = getattr(paginator, other_field, None)
-                # The pages of a keyset are asked for by a lower bound that moves on.
+                # A keyset requests its next page by raising the lower bound, so both may have one place.
                 may_share = isinstance(paginator, KeysetPaginator) and other_field == field
                 if isinstance(other, RequestPlace) and place.overlaps(other) and not may_share:
                     problem = f"is the place of paginator.{other_field}, too"
@@ -200,15 +200,15 @@ class Incremental(Part):
     def bind(self, scope: Scope, router: PartitionRouter) -> BoundedRead:
         """Return the reads of one stream.
 
-        :param scope: whose configuration has no secrets, because bounds are stored
-        :param router: of the partitions, bound
+        :param scope: a scope without secrets in its configuration, because bounds are stored
+        :param router: the bound router of the partitions
         :raises SourceDefinitionError: the start is wrong
         """
         return BoundedRead(self, scope, router)
 
 
 class BoundedRead(IncrementalRead):
-    """The incremental reads of a stream: each partition from a lower bound on, to an upper one if that is sent.
+    """The incremental reads of a stream: of each partition from a lower bound on, up to an upper one if that is sent.
 
     :ivar key_fields: the fields of its slices that identify them
     :ivar slice_fields: all fields that its slices have
@@ -236,7 +236,7 @@ class BoundedRead(IncrementalRead):
             self._deleted = RecordCondition(declared.deleted, "incremental.deleted", place, self.slice_fields)
 
     def slices(self, values: Mapping[str, str], opened_at: datetime) -> Iterator[dict[str, Any]]:
-        """Yield the slices of a sync; of a full refresh, where there are no values.
+        """Yield the slices of a sync, or of a full refresh where there are no values.
 
         :raises SourceDefinitionError: the start is not before the opening, or there are too many windows
         :raises SyncStateError: a value is not one of the cursor column
@@ -287,7 +287,7 @@ class BoundedRead(IncrementalRead):
         return write_moment(reached) if reached > start else None
 
     def mark_deleted(self, records: list[dict[str, Any]], variables: Mapping[str, Any], request: str | None) -> None:
-        """Add :data:`DELETED_FIELD` to the records that remove their rows; one of the API's own is dropped.
+        """Add :data:`DELETED_FIELD` to records that remove their rows; a field of that name from the API is dropped.
 
         :raises SourceError: the condition can't be evaluated for a record
         """
@@ -307,9 +307,9 @@ class BoundedRead(IncrementalRead):
         raise self._scope.error("start", problem, remedy)
 
     def _bounds(self, text: str | None, opened_at: datetime) -> Iterator[tuple[str | int, ...]]:
-        """Yield the bounds of one partition's slices as they are sent: lower ones, with upper ones if there are.
+        """Yield the bounds of each slice of a partition as they are sent: the lower one, and the upper one if any.
 
-        :param text: the largest value seen
+        :param text: the largest value seen; None to begin at the start
         """
         start, value = self._start, None if text is None else self._value(text)
         if isinstance(start, datetime):
@@ -333,12 +333,12 @@ class BoundedRead(IncrementalRead):
         raise SyncStateError(f"{text!r} in the state is no value of {column.name}, whose type is {column.kind}")
 
     def _lower(self, start: datetime, value: datetime, opened_at: datetime) -> datetime:
-        """Return the moment from which a partition with a value is read on; before the opening, as the start is."""
+        """Return the lower bound of a partition with a value; it is before the opening if the start is."""
         # The API's clock may be ahead of this one.
         return max(start, self._earlier(min(max(start, value), opened_at - TICK), opened_at))
 
     def _earlier(self, lower: datetime, upper: datetime) -> datetime:
-        """Return the moment before a lower bound from which has to be asked, so that no record from it on is missed."""
+        """Return a lower bound moved back by clock changes and ``lookback``, so that no record after it is missed."""
         if not self._format.has_offset:
             # Clocks that were set back since then show the same times once more.
             before, now = (moment.astimezone(self._zone).utcoffset() for moment in (lower, upper))
@@ -370,7 +370,7 @@ class BoundedRead(IncrementalRead):
 def _start_of(value: Any, kind: str, zone: str) -> _Value:
     """Return the first lower bound.
 
-    :param zone: of a moment without an offset
+    :param zone: time zone of a moment without an offset
     :raises ValueError: it is not of the cursor column's type
     """
     if kind == "datetime":

@@ -54,7 +54,7 @@ _EMPTY_PAGES_WITHIN_A_TOTAL: Final = 5
 class _PagePosition:
     """A page of a numbered paginator; its token is the number alone unless one of the other fields is set.
 
-    :ivar number: of the page, or of the records before it
+    :ivar number: number of the page, or of the records before it
     :ivar until: ``empty``: the API's count can't be used any more, so the first empty page is the last
     :ivar beyond: by the API's count the page before was the last, but it was full, so this page is asked for, too; a
         digest of the page before
@@ -68,7 +68,7 @@ class _PagePosition:
 
 
 class _NumberedPaginator(StoppingPaginator):
-    """Pages that are asked for by a number from ``start``; the first page's token is None, or ``start`` itself.
+    """A paginator that requests pages by a number from ``start``; the first token is None, or ``start`` itself.
 
     Where the API's own count can't be trusted, the token is a mapping with the number and the reason, e.g.
     ``{"page": 7, "until": "empty"}``: it carries the doubt along, and nothing is lost to a server that caps page sizes
@@ -99,7 +99,7 @@ class _NumberedPaginator(StoppingPaginator):
 
     def step(self, token: Any | None, reply: Reply) -> PageStep:
         at = self._at(token)
-        # Doubts of the pages before come first: the count that raised them is in this answer, too.
+        # Doubts of the pages before come first: this answer, too, has the count that raised them.
         if at.beyond is not None:
             return self._beyond(at, reply)
         if at.until is not None:
@@ -138,7 +138,7 @@ class _NumberedPaginator(StoppingPaginator):
         """Return the position after an empty page that is not the last by the API's count.
 
         Some APIs count records that they don't show, so a few such pages in a row end a partition; the records that
-        are missing then are reported. A number of pages is believed.
+        are missing then are reported. A count of pages, in contrast, is trusted.
         """
         empty = at.empty + 1
         counts_records = self._believed is not None and self._believed.of == "records"
@@ -305,7 +305,7 @@ def _stops(condition: SourceTemplate | None, reply: Reply) -> bool:
         return bool(condition(reply.all_variables()))
     except SourceDefinitionError as error:
         problem = error.problem
-    # Out here: the error must not hold the page as its context.
+    # Raised outside of the handler: the error must not hold the page as its context.
     raise reply.error(f"paginator.stop_when fails: {problem}")
 
 
@@ -396,7 +396,7 @@ class CursorPaginator(SizedPaginator):
 
 
 class _LinkedPaginator(SizedPaginator):
-    """The address of the next page.  The token is that address without credentials."""
+    """A paginator whose token is the address of the next page, without credentials."""
 
     if TYPE_CHECKING:
         # Fields of the subclasses, because problems are reported in the order of the fields.
@@ -413,7 +413,7 @@ class _LinkedPaginator(SizedPaginator):
             return
         if not isinstance(token, str):
             raise SourceError(f"page token {token!r} is not an address")
-        # The token comes from a store: what was checked when it was written is checked again.
+        # The token comes from a store, so its host is checked again, as when it was written.
         draft.url = self._context.hosts.checked(token, draft.url, "the page token")
         if not self.keep_query:
             # The address usually has the whole query, and APIs may refuse a parameter that comes twice.

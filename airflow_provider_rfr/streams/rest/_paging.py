@@ -1,7 +1,7 @@
 """The base of all paginators: pure functions from a page's token and answer to the next token.
 
-Addressable paginators know the token of every position beforehand. None keeps anything between two pages, so a token
-is all that is needed to continue, in any process.
+Addressable paginators know the token of every position beforehand. Paginators keep nothing between two pages, so a
+token is all that is needed to continue, in any process.
 
 A field that is absent from an answer is not the same as one that is null or empty. Null says that there is no next
 page; an absent field may as well be a wrong path. See :meth:`Paginator.end_without`.
@@ -59,7 +59,7 @@ class Reply:
         return len(self.records)
 
     def all_variables(self) -> dict[str, Any]:
-        """Return the names that an expression over an answer knows."""
+        """Return the variables of expressions over an answer."""
         return {
             **self.variables,
             "response": self.answer.content(),
@@ -104,7 +104,7 @@ COMPLETE: Final = PageStep(Complete())
 class PagingContext:
     """The parts of a stream that its paginator is bound to.
 
-    :ivar scope: whose configuration has no secrets, because tokens are stored
+    :ivar scope: a scope without secrets in its configuration, because tokens are stored
     :ivar page_size: records of a page that isn't the last, if known
     :ivar key: paths of the primary key
     """
@@ -138,12 +138,12 @@ class Paginator(Part, ABC):
 
     @property
     def records_per_page(self) -> int | None:
-        """Return the records of a page that isn't the last, if known."""
+        """Return the number of records of a page that isn't the last; None if unknown."""
         return self._context.page_size
 
     @property
     def most_empty_pages(self) -> int:
-        """Return how many pages without records may follow each other."""
+        """Return the number of pages without records that may follow each other."""
         return 100
 
     @property
@@ -190,11 +190,11 @@ class Paginator(Part, ABC):
         return PageStep(Complete(), unconfirmed=True)
 
     def is_beyond_the_end(self, token: Any | None) -> bool:
-        """Tell whether there is no such page by the API's own count; a refusal confirms that."""
+        """Tell whether the page is after the last one by the API's own count, so that a refusal confirms the end."""
         return False
 
     def after_skipped(self, token: Any | None) -> Any | None:
-        """Return the token after a page that has no answer; None if it can't be known."""
+        """Return the token after an ignored page, without its answer; None if it can't be known."""
         return None
 
     def token_at(self, position: int) -> Any | None:
@@ -265,7 +265,7 @@ class SizedPaginator(Paginator):
 class PageSeen:
     """The input of a stop policy.
 
-    :ivar position: of the page, from 0
+    :ivar position: position of the page, from 0
     :ivar before: records before this page, if every page before it was full
     :ivar is_first: whether it is the first page of its partition
     """
@@ -320,7 +320,7 @@ class NextPageFlag(ResponseField):
     def decide(self, seen: PageSeen) -> StopDecision:
         """Decide by the flag in the answer.
 
-        :raises SourceError: it is absent from a page with records, or neither true nor false
+        :raises SourceError: a flag such as is_last is absent from a page with records, or it is neither true nor false
         """
         value = self.find(seen.reply.answer)
         if value is MISSING:
@@ -453,6 +453,6 @@ class StoppingPaginator(SizedPaginator):
             return self.flag.decide(seen)
         if policy == "total" and self.total is not None:
             return self.total.decide(seen, page_size, offsets_by_records)
-        # The first page with fewer records than asked for is the last, or the first without any.
+        # Under "short" the first page with fewer records than asked for is the last, else the first without any.
         is_last = count < page_size if policy == "short" and page_size is not None else not count
         return StopDecision(is_last, unconfirmed=not count)

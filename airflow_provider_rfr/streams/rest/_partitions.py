@@ -57,7 +57,7 @@ _STEP: Final = re.compile(
 class WindowLength:
     """The length of a window.
 
-    :ivar seconds: of its hours, minutes and seconds
+    :ivar seconds: sum of its hours, minutes and seconds
     """
 
     months: int = 0
@@ -68,8 +68,8 @@ class WindowLength:
     def parse(cls, text: str, field: str = "step", *, may_be_zero: bool = False) -> WindowLength:
         """Parse a duration of ISO 8601.
 
-        :param field: that the error names
-        :raises ValueError: it is something else, or no time at all unless that is allowed
+        :param field: the field that the error names
+        :raises ValueError: the text is not a duration, or it is zero though that is not allowed
         """
         duration = _STEP.fullmatch(text)
         parts = [int(group or 0) for group in duration.groups()] if duration else [0] * 7
@@ -98,7 +98,7 @@ class WindowLength:
         return in_utc(local.replace(tzinfo=zone)) + timedelta(seconds=number * self.seconds)
 
 
-# What the parts of a format tell, from the coarsest; a format can be no finer than its last one.
+# Units that a format can show, from the coarsest to the finest.
 _UNITS: Final = ("year", "month", "day", "hour", "minute", "second", "millisecond", "microsecond")
 _UNIT_OF: Final = {
     **dict.fromkeys("Yy", "year"),
@@ -123,8 +123,9 @@ _LENGTHS: Final = {
 class TimeFormat:
     """The format of a moment for an API: ``iso``, ``epoch``, ``epoch_ms``, or a format of strftime.
 
-    :ivar unit: the smallest that it tells
-    :raises ValueError: it is no format
+    :ivar unit: the smallest unit that it shows
+    :ivar has_offset: whether a written value names one moment, even in an hour that the clocks repeat
+    :raises ValueError: the text is no such format
     """
 
     def __init__(self, text: str, zone: tzinfo) -> None:
@@ -226,7 +227,7 @@ class TimeFormat:
 def windows(
     start: datetime, end: datetime, step: WindowLength, time_format: TimeFormat, zone: tzinfo, *, end_inclusive: bool
 ) -> Iterator[tuple[str | int, str | int]]:
-    """Yield the first and last values of all windows from a start to an end, the last one as long as is left.
+    """Yield the first and the last value of each window from a start to an end; the last window may be shorter.
 
     A window's last value is the start of the next one, or where ends are inclusive the last one inside of the window.
     If the format can't show the start or the end exactly, the start is rounded down to the format's unit, the end up.
@@ -264,7 +265,7 @@ def _bound(step: WindowLength, start: datetime, number: int, zone: tzinfo, end: 
     try:
         return min(step.after(start, number, zone), end)
     except (OverflowError, ValueError):
-        return end  # beyond the last year that there is
+        return end  # beyond the year 9999
 
 
 class ParentStream(PagedStream):
@@ -280,7 +281,7 @@ class ParentStream(PagedStream):
 class ParentStreams:
     """The streams of a source, from which routers take their parents.
 
-    :ivar names: of all streams
+    :ivar names: names of all streams
     :ivar build: returns a stream by its name
     """
 
@@ -289,12 +290,12 @@ class ParentStreams:
 
 
 class PartitionRouter(Part):
-    """The stream as a whole is its one partition. The base of those with others."""
+    """The base of routers, which list the partitions of a stream; this one has a single partition, the whole stream."""
 
     def bind(self, scope: Scope, streams: ParentStreams) -> Self:
         """Return the router for one stream.
 
-        :param scope: whose configuration has no secrets, because partitions are stored
+        :param scope: a scope without secrets in its configuration, because partitions are stored
         :raises SourceDefinitionError: the router does not fit the source
         """
         return self
@@ -318,9 +319,9 @@ class PartitionRouter(Part):
         return ()
 
     def with_windows(self, request: StreamRequest, scope: Scope) -> StreamRequest:
-        """Return the request with the windows at ``send_as``, as if it had been written with their templates.
+        """Return the request with templates for the windows at ``send_as``, as if the user had written them there.
 
-        :param scope: of the stream
+        :param scope: scope of the stream
         :raises SourceDefinitionError: the request has something else there
         """
         return request
@@ -409,7 +410,7 @@ class SubstreamRouter(PartitionRouter):
     def partitions(self) -> Iterator[dict[str, Any]]:
         parent, key = self._parent, parse_path(self.parent_key)
         extra_paths = {name: parse_path(path) for name, path in self.extra_fields.items()}
-        # Only at the end: any partition of the parent may show that the field exists.
+        # Checked only at the end: any partition of the parent may show that the field exists.
         absent_fields = AbsentFieldGuard(parent.page_size)
         for parent_slice, page in read_parent(parent):
             absent_fields.note(page)
@@ -443,7 +444,7 @@ class SubstreamRouter(PartitionRouter):
 
 
 WINDOW_FIELDS: Final = ("window_start", "window_end")
-"""What templates call a window's start and end, in ``stream_slice``."""
+"""Names of a window's start and end in ``stream_slice``."""
 
 
 class WindowPlaces(Part):
@@ -573,7 +574,7 @@ class ProductRouter(PartitionRouter):
         return [parent for router in self.of for parent in router.parent_streams()]
 
     def partitions(self) -> Iterator[dict[str, Any]]:
-        # The later ones are read once and kept: a parent isn't asked again for each combination.
+        # The partitions of the later ones are listed once and kept: a parent isn't read again for each combination.
         rest = [list(router.partitions()) for router in self.of[1:]]
         for first in self.of[0].partitions():
             for others in product(*rest):

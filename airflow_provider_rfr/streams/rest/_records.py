@@ -1,4 +1,4 @@
-"""Finds the records in an answer, filters and transforms them.
+"""The selection of the records in an answer, their filter and their transformations.
 
 ``IGNORE`` skips a page. An API that answers 404 beyond its last page would then be asked for ever, so a partition fails
 after many ignored pages in a row.
@@ -42,14 +42,14 @@ _log = logging.getLogger(__name__)
 class RecordCondition:
     """A condition for records, in which a field that a record lacks counts as null.
 
-    :param name: of the field in the stream that holds it, for messages
-    :param scope: of that field
+    :param name: name of the stream's field that holds it, for messages
+    :param scope: scope of that field
     """
 
     def __init__(self, text: str, name: str, scope: Scope, slice_fields: Sequence[str]) -> None:
         self._name = name
         self._holds, self._expected = compile_filter(text, scope.place, scope.config, slice_fields)
-        # Those expected fields that were warned about.
+        # Expected fields about which a warning was logged.
         self._warned: set[str] = set()
 
     def select(
@@ -71,7 +71,7 @@ class RecordCondition:
                 problem = f"{error.problem}; for a field that may be missing or null write e.g. (record.x or 0)"
             if problem:
                 raise SourceError(f"{self._name} fails at record {number}: {problem}", request=request)
-        # Once for each, of fields that no record has: they may be misspelt.
+        # Warn once about each field that no record of the page has: it may be misspelt.
         for name in sorted(self._expected - self._warned):
             if records and not any(name in record for record in records):
                 self._warned.add(name)
@@ -119,7 +119,7 @@ class Records(Part):
         return self
 
     def bind(self, scope: Scope, slice_fields: Sequence[str]) -> Records:
-        """Return the component with its filter compiled."""
+        """Return the records' declaration with its filter compiled."""
         bound = self.model_copy()
         if self.filter is not None:
             bound._condition = RecordCondition(self.filter, "records.filter", scope.at("filter"), slice_fields)

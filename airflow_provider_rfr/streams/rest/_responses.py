@@ -1,7 +1,8 @@
-"""The outcome of one request: its response, or why there is none; and how bodies are read: JSON, JSON Lines, CSV.
+"""The outcome of one request, a response or a failure; and the readers of bodies in JSON, JSON Lines and CSV.
 
-``NaN``, numbers beyond a double, halves of surrogate pairs, bytes that are not UTF-8 and control characters in strings
-are read all the same, because repeating the request would not change them.
+A body is JSON with bad values (:class:`BadValues`) if it has ``NaN``, numbers beyond a double, halves of surrogate
+pairs, bytes that are not UTF-8, or control characters in strings. Repeating the request would not change them, so a
+lenient reader accepts such a body.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
 
 
 def format_of(body: bytes, media_type: str) -> str | None:
-    """Return the name of a body's format other than JSON; None if it is unknown."""
+    """Detect the format of a body that is not JSON, and return its name; None if it is unknown."""
     for beginning, name in _FILES.items():
         if body.startswith(beginning):
             return name
@@ -190,11 +191,11 @@ def read_json(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
 
 
 BodyReader: TypeAlias = Callable[[bytes, Mapping[str, str], bool], Any]
-"""Makes the content of a body, its headers and whether values may be replaced; raises UnreadableBody."""
+"""Reads a body, by its headers; the last argument permits the replacement of bad values. Raises UnreadableBody."""
 
 
 ACCEPTED: Final = {"jsonl": "application/x-ndjson, application/jsonl, */*;q=0.5", "csv": "text/csv, */*;q=0.5"}
-"""What a request for a format accepts, unless the source says it."""
+"""The header ``Accept`` of requests for a format, unless the source sets one."""
 
 # Python's csv has one limit for all fields of the process; an answer has a limit of its own.
 _FIELD_LIMIT: Final = 2**31 - 1
@@ -220,7 +221,7 @@ def read_json_lines(body: bytes, headers: Mapping[str, str], lenient: bool) -> l
         except UnreadableBody:
             shown = shown_size(body, headers)
             problem = UnreadableBody(f"line {number} of JSON Lines is not a whole JSON value ({shown})")
-        # Out here: only what was said may become part of the error.
+        # Raised outside of the handler: the first error holds the line, and must not become the context.
         raise problem
     return values
 
@@ -230,7 +231,7 @@ class CsvReader:
     """A reader of CSV that returns rows as objects whose values are texts.
 
     :ivar columns: names of the columns; None if the first row has them
-    :ivar missing_is_empty: a body without even that row has no records
+    :ivar missing_is_empty: whether a body without that row has no records, rather than being an error
     """
 
     columns: list[str] | None
@@ -248,7 +249,7 @@ class CsvReader:
             is_json = "json" in media_type_of(headers).lower()
             with contextlib.suppress(UnreadableBody):
                 is_json = is_json or read_json(body, headers, True) is not None
-            # E.g. an error: as CSV, it would be a row of names, and no records.
+            # E.g. an error object: as CSV, it would be a row of names, and no records.
             if is_json:
                 raise UnreadableBody(f"the answer is JSON, not CSV ({shown_size(body, headers)})")
         csv.field_size_limit(max(csv.field_size_limit(), _FIELD_LIMIT))
@@ -264,7 +265,7 @@ class CsvReader:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _rows(self, texts: Iterator[str], shown: str) -> Iterator[list[str]]:
-        """Yield all rows, the one with the names too; each as long as that one."""
+        """Yield all rows, the one with the names included; all have the same number of values."""
         # Strict: otherwise a quote that is never closed takes all further rows into one value.
         reader = csv.reader(texts, delimiter=self.delimiter, strict=True)
         width, problem = len(self.columns or ()), ""
@@ -389,7 +390,7 @@ class Response:
         return self._content
 
     def for_conditions(self) -> Any:
-        """Return the value for predicates: the content, else the body as JSON (many errors are); else None."""
+        """Return the value for predicates: the content, else the body as JSON, as of many errors, else None."""
         for read in (self.content, self.json) if self.status // 100 == 2 else (self.json,):
             with contextlib.suppress(UnreadableBody):
                 return read()
@@ -407,10 +408,10 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """No answer, or none that can be used.
+    """The failure of a request: no answer, or one that can't be used.
 
     :ivar permanent: asking again can't help
-    :ivar kind: of the error, as retried ones are counted
+    :ivar kind: kind of the error in the counts of retried errors
     """
 
     message: str

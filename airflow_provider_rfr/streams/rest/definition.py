@@ -1,4 +1,4 @@
-"""A source's definition: its models, and how a document becomes one.
+"""The models of a source's definition, and the parser of its documents.
 
 One field of a model is one field of the YAML file. Unknown fields, wrong types and contradictions are refused when the
 document is read, with every problem and its place. Its templates are checked without a configuration, because a DAG is
@@ -116,9 +116,9 @@ class StreamDefinition(Inheritable):
         return value
 
     def whole_request(self, scope: Scope) -> StreamRequest:
-        """Return the request with the windows and bounds that it sends, as if they had been written there.
+        """Return the request with templates for the windows and bounds, as if the user had written them there.
 
-        :param scope: of the stream
+        :param scope: scope of the stream
         :raises SourceDefinitionError: two values are sent at the same place
         """
         request = self.request if self.partitions is None else self.partitions.with_windows(self.request, scope)
@@ -181,7 +181,7 @@ class SourceDefinition(Part):
         return value
 
     def stream(self, name: str) -> StreamDefinition:
-        """Return a stream with the defaults in the places of fields that it leaves out."""
+        """Return a stream with the document's defaults for the fields that it leaves out."""
         stream = self.streams[name]
         missing = [field for field in Inheritable.model_fields if getattr(stream, field) is None]
         return stream.model_copy(update={field: getattr(self.defaults, field) for field in missing})
@@ -203,9 +203,9 @@ def read_document(file: str) -> Any:
 
 
 def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any]:
-    """Return the document with the schemas from files put into it, checked.
+    """Check a document, and return it with the schemas from files put into it.
 
-    :param file: where it comes from: schema files are relative to it, and errors name it
+    :param file: the document's file: schema files are relative to it, and errors name it
     :raises SourceDefinitionError: the document, one of its templates, or a schema file is wrong
     """
     definition, whole = parse_definition(document, file)
@@ -244,7 +244,7 @@ def _templates_in(value: Any, place: str) -> Iterator[tuple[Any, str, Templated]
 
 
 def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefinition, dict[str, Any]]:
-    """Return the definition as models, and as the whole document.
+    """Parse a document, and return its models, and the document with the schemas from files put into it.
 
     :raises SourceDefinitionError: with every problem that could be found
     """
@@ -295,6 +295,6 @@ def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinitio
             SourceDefinition,
             shows=lambda path: ".authenticator" not in f".{path}" and not any(map(is_secret, path.split("."))),
         ).values()
-    # Out here: the validation error holds the document's values, and must not become the context.
+    # Raised outside of the handler: the validation error holds the document's values, and must not be the context.
     named = (replace(problem, field=problem.field or "document") for problem in problems)
     raise SourceDefinitionError.of(named).at(file or "")

@@ -49,7 +49,7 @@ class _AbsentField(ChainableUndefined):
         return hash(None)
 
     def __eq__(self, other: object) -> bool:
-        # Anything else may have its own answer: an undefined value of the configuration refuses the comparison.
+        # The other value may refuse the comparison, as an undefined value of the configuration does.
         return True if other is None or isinstance(other, _AbsentField) else NotImplemented
 
 
@@ -143,7 +143,7 @@ class _ExpressionTemplate:
             problem = str(error.message)
         except Exception as error:  # noqa: BLE001 - an expression may fail in any way
             problem = f"the expression fails with {type(error).__name__}"
-        # Out here: what failed may hold secrets, and must not become the error's context.
+        # Raised outside of the handler: the first error may hold secrets, and must not become the context.
         raise kind(self._place, problem, f"known are {', '.join(sorted(variables))}")
 
 
@@ -152,10 +152,10 @@ def compile_value(
 ) -> SourceTemplate:
     """Compile any JSON value, with templates in its texts.
 
-    :param place: of the value in the document
-    :param names: the variables that will be there
+    :param place: place of the value in the document
+    :param names: the variables that templates may use
     :param config: if given, names after ``config.`` are checked against it now
-    :raises SourceDefinitionError: syntax, or an unknown name
+    :raises SourceDefinitionError: wrong syntax, or an unknown name
     """
     if isinstance(value, str):
         return _compile_text(value, place, frozenset(names), config)
@@ -197,7 +197,7 @@ def compile_filter(
 
     :param slice_fields: names after ``stream_slice.`` are checked against them
     :return: the condition, and the fields that it expects in the records
-    :raises SourceDefinitionError: syntax, or an unknown name
+    :raises SourceDefinitionError: wrong syntax, or an unknown name
     """
     text = _with_braces(text)
     condition = _compile_text(text, place, RECORD_NAMES, config, _filter_environment)
@@ -373,7 +373,7 @@ def similar_path(value: Any, path: Path) -> str | None:
     """Return the path of a field at most two levels deep that was probably meant; None if none is similar."""
     ends = {name: name.rpartition(".")[2] for name in _shallow_fields(value)}
     same_key = [name for name, end in ends.items() if end == path[-1]]
-    # As next_cursor for next.
+    # E.g. next_cursor for next.
     same_word = [name for name, end in ends.items() if path[-1].lower() in end.lower().split("_")]
     return next(iter((*same_key, *same_word)), None) or nearest(".".join(path), list(ends))
 
@@ -449,9 +449,9 @@ class Scope:
     ) -> SourceTemplate:
         """Compile a field; names after ``config.`` are checked now.
 
-        :param names: the variables that will be there
-        :param by: one of the functions of this module that compile
-        :raises SourceDefinitionError: syntax, or an unknown name
+        :param names: the variables that templates may use
+        :param by: the function of this module that compiles
+        :raises SourceDefinitionError: wrong syntax, or an unknown name
         """
         return by(value, self.at(name).place, names, self.config)
 

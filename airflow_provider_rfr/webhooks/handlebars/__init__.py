@@ -5,7 +5,7 @@ Names are looked up in maps and lists only, and nothing is called but the helper
 or JSON that no value can break. Every error is a ``TemplateError`` with line and column.
 
 It builds on ``values`` (with limits and helpers), ``_parser`` (tags, and the expression in a tag) and ``_blocks`` (the
-tree and its whitespace). Each knows only those before it.
+tree and its whitespace). Each of them imports only those named before it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _copied(value: Any, budget: RenderBudget, label: str, at: int, depth: int = 
 
 
 class _PlainOutput:
-    """Text, and values as JavaScript prints them."""
+    """A collector of output, in which values are printed as in JavaScript."""
 
     def __init__(self, budget: RenderBudget) -> None:
         self._budget = budget
@@ -106,7 +106,7 @@ _QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
 
 
 class _JsonOutput(_PlainOutput):
-    """Text verbatim; a value inside a string literal is escaped for it, and elsewhere printed as a JSON scalar."""
+    """A collector of JSON: text is verbatim; a value is escaped in a string literal, and elsewhere is a JSON scalar."""
 
     def __init__(self, budget: RenderBudget) -> None:
         super().__init__(budget)
@@ -129,7 +129,7 @@ class _JsonOutput(_PlainOutput):
 
 
 def state_behind(text: str, state: int) -> int:
-    """Return the state of JSON behind a text, given the one before it."""
+    """Return the state of JSON (outside a string, inside one, in an escape) after a text, given the one before it."""
     place = 0
     while place < len(text):
         if state == _OUTSIDE:
@@ -179,7 +179,7 @@ _INHERITED = frozenset(
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Tell whether two contexts are one, so that a block adds no level to ``../``: lists and maps by identity."""
+    """Tell whether two contexts are the same, so that a block adds no level to ``../``; lists and maps by identity."""
     if is_nothing(one):
         return is_nothing(other)
     is_equal = isinstance(one, (str, int, float)) and kind_of(one) == kind_of(other) and one == other
@@ -187,13 +187,13 @@ def _is_same(one: object, other: object) -> bool:
 
 
 def _has(value: object, name: str) -> bool:
-    """Tell whether strict mode finds the name: only on lists and maps."""
+    """Tell whether a value has this name in strict mode; only lists and maps have names."""
     if is_map(value):
         return name in value or name in _INHERITED
     return is_list(value) and get(value, name) is not UNDEFINED
 
 
-# The context inside of {{#if}} and the like where it is null outside: it has no names.
+# The context inside of {{#if}} and similar blocks if the outer context is null: it has no names.
 _NO_CONTEXT: Mapping[str, object] = {}
 # The value of a name in ``as |...|`` of a block that gives it none.
 _NO_VALUE = object()
@@ -205,7 +205,7 @@ class _Frame:
 
     :ivar context: ``this``
     :ivar contexts: those that ``../`` climbs, the innermost last
-    :ivar data: the names behind ``@``; ``_parent`` is the data around it
+    :ivar data: values of names with ``@``; ``_parent`` holds those of the block around
     :ivar params: names of ``as |...|`` with their values
     """
 
@@ -255,7 +255,7 @@ class _Frame:
 
 
 class _Evaluation:
-    """One rendering."""
+    """One rendering of a template."""
 
     def __init__(self, output: _PlainOutput, budget: RenderBudget) -> None:
         self._output = output
@@ -357,7 +357,7 @@ def _chosen(
 
 
 def _item_names(value: object, block: Block) -> Sequence[Any]:
-    """Return the indices of a list or the keys of a map; nothing for other scalars."""
+    """Return the indices of a list or the keys of a map; nothing for scalars."""
     if is_list(value):
         return range(len(value))
     try:
@@ -437,7 +437,7 @@ class CompiledTemplate:
 
 
 def compile_template(text: str, *, json_mode: bool = False) -> CompiledTemplate:
-    """Compile a template; the newest are cached.
+    """Compile a template; the most recently used ones are cached.
 
     :raises TemplateError: it can't be read, or calls an unknown helper
     """

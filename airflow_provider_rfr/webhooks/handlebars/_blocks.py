@@ -43,7 +43,7 @@ class _Comment:
 
 @dataclass(frozen=True, eq=False)
 class Mustache:
-    """``{{expression}}``"""
+    """A tag that prints an expression: ``{{expression}}``."""
 
     expression: Expression
     strip: Strip
@@ -54,8 +54,8 @@ class Mustache:
 class Program:
     """A template, or a branch of a block.
 
-    :ivar chained: it consists of the block of an ``{{else if}}``
-    :ivar names: of ``as |...|``, which hold in it
+    :ivar chained: the block of an ``{{else if}}``, if the branch consists of it
+    :ivar names: block parameters (``as |...|``) that are valid in it
     """
 
     body: list[Text | _Comment | Mustache | Block] = field(default_factory=list)
@@ -67,8 +67,8 @@ class Program:
 class Block:
     """A block.
 
-    :ivar program: rendered if the subject is true; the branch behind ``{{else}}`` of ``{{^...}}``
-    :ivar inverse: rendered if it is false
+    :ivar program: rendered if the subject is true; of ``{{^...}}`` the branch after ``{{else}}``
+    :ivar inverse: rendered if the subject is false
     :ivar strip: the effect of ``~`` in its first and last tag on the text around it
     :ivar open_alone: its opening tag ends its line; the line counts as the tag's own if only blanks precede it
     :ivar close_alone: its closing tag begins its line
@@ -97,7 +97,7 @@ def parse(source: str) -> Program:
 
 
 class _Branch(NamedTuple):
-    """A branch of a block; ``subject``: of ``{{#x}}``, ``{{^x}}`` and ``{{else x}}``; ``{{else}}`` has none."""
+    """A branch of a block; ``subject``: that of ``{{#x}}``, ``{{^x}}`` or ``{{else x}}``; None for ``{{else}}``."""
 
     tag: Tag
     subject: Subject | None
@@ -105,7 +105,7 @@ class _Branch(NamedTuple):
 
 
 class _BlockParser:
-    """Recursive descent over the tags of one template."""
+    """A recursive-descent parser of the tags of one template."""
 
     def __init__(self, source: str) -> None:
         self._tags = tags(source)
@@ -193,8 +193,9 @@ def _assembled(branches: list[_Branch], closing: Strip) -> Block:
 def _trimmed_block(branch: _Branch, other: Program | None, middle: Strip, closing: Strip) -> Block:
     """Return the block of a branch, with the whitespace between its tags and its branches trimmed.
 
-    :param other: the branch behind ``{{else}}``, or the chain of those behind ``{{else x}}``
-    :param middle: of the tag between the branches
+    :param other: the branch after ``{{else}}``, or the chain of those after ``{{else x}}``
+    :param middle: whitespace control of the tag between the branches
+    :param closing: whitespace control of the closing tag
     """
     assert branch.subject is not None
     opening = branch.tag.strip

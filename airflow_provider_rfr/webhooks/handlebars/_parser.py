@@ -4,10 +4,10 @@ No other module imports pybars3, which pastes parts of a template into Python so
 block parameters and whitespace wrong, and drops what it can't read. So only its grammar of expressions is used, and it
 never sees a template's text: each name and literal is replaced by ``x``, so ``{{lookup (lookup a 'b') c.d y=1}}``
 becomes ``{{x (x x x) x xx=x}}``. Names that the grammar refuses (``null_count``, ``2nd``, ``[a'b]``) and decimal
-literals therefore work. Its answer counts only if it read the whole question.
+literals therefore work. Its result counts only if it consumed the whole input.
 
 Which names are helpers and which are variables is decided here, so unknown helpers and wrong numbers of arguments are
-errors of compilation; handlebars.js finds them only when it gets there.
+errors of compilation; handlebars.js finds them only when it renders the tag.
 """
 
 from __future__ import annotations
@@ -270,10 +270,10 @@ class _Call:
 
 @lru_cache(maxsize=4096)
 def _ask(question: str) -> tuple[Any, ...] | int:
-    """Ask the grammar for the structure of an expression of placeholders.
+    """Parse an expression of placeholders with the grammar.
 
-    :returns: ``("escapedexpand", ("path", ["x"]), [argument, ...])``, which must not be changed; or the offset in the
-        question that the grammar can't read beyond
+    :returns: its structure ``("escapedexpand", ("path", ["x"]), [argument, ...])``, which must not be changed; or the
+        offset in the question that the grammar can't read beyond
     """
     # Importing pybars3 takes half a second. Most templates need no grammar, and DAG files are parsed often.
     from pybars._compiler import Compiler  # type: ignore[import-untyped]
@@ -294,8 +294,8 @@ class ExpressionParser:
     """A parser of the tokens of one tag.
 
     :param params: names of the ``as |...|`` around the tag
-    :param structures: questions that were asked for this template; the grammar takes 0.1 ms a character, so their
-        length is limited
+    :param structures: expressions that the grammar has parsed for this template; it takes 0.1 ms a character, so their
+        total length is limited
     """
 
     def __init__(self, tag: Tag, params: frozenset[str], structures: set[str]) -> None:
@@ -384,7 +384,7 @@ class ExpressionParser:
         return self._build(self._structure(words, tokens), iter(leaves))
 
     def _structure(self, words: list[str], tokens: list[Token]) -> Any:
-        """Return the structure of the tag by the grammar.
+        """Return the structure that the grammar finds in the tag.
 
         :raises TemplateProblem: the grammar refuses the tag
         """

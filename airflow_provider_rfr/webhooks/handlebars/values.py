@@ -53,7 +53,8 @@ UNDEFINED = _Undefined()
 class TemplateProblem(Exception):
     """An error at an offset of the template. Callers of this package see it as a ``TemplateError``.
 
-    :ivar problem: may hold names of the template, never a value
+    :ivar problem: message, which may hold names of the template, never a value
+    :ivar at: offset in the template
     """
 
     def __init__(self, problem: str, at: int) -> None:
@@ -63,7 +64,7 @@ class TemplateProblem(Exception):
 
 
 class NoText(Exception):
-    """A value that can't be printed.
+    """An error for a value that can't be printed.
 
     :ivar kind: the kind of the value, for an error message; never the value itself
     """
@@ -230,7 +231,7 @@ def keys(value: Mapping[Any, object]) -> list[str]:
 
 
 def size_of(text: str) -> int:
-    """Return the bytes of the text in UTF-8; for a text beyond the limit at least its characters."""
+    """Return the bytes of the text in UTF-8; beyond the limit a lower bound, the text's characters."""
     if text.isascii() or len(text) > MAX_TEXT:
         return len(text)
     return len(str.encode(text, "utf-8", "surrogatepass"))
@@ -254,7 +255,7 @@ def quoted(text: str) -> str:
 
 
 def quoted_size(text: str) -> int:
-    """Return the bytes of :func:`quoted` without making it; for a text beyond the limit at least its characters."""
+    """Return the bytes of :func:`quoted` without making it; beyond the limit a lower bound, the text's characters."""
     if len(text) > MAX_TEXT:
         return len(text)
     # The error handler writes a lone surrogate as six ASCII characters, as JSON does.
@@ -266,7 +267,7 @@ def quoted_size(text: str) -> int:
 
 
 def scalar(value: object) -> str:
-    """Return the JSON of a value that is not text, or is JSON already.
+    """Return the JSON of a scalar that is not text, or of text that is JSON already.
 
     :raises NoText: as :func:`text_of`
     """
@@ -321,11 +322,11 @@ class _JsonWriter:
 
 
 class Missing(Enum):
-    """The value of a name that does not exist."""
+    """A rule for a name that does not exist."""
 
     ERROR = 1
     UNDEFINED_AT_THE_END = 2
-    """As for arguments in handlebars.js: ``b`` of ``a.b`` may be missing; a missing ``a`` is an error."""
+    """``b`` of ``a.b`` may be missing; a missing ``a`` is an error, as for arguments in handlebars.js."""
     UNDEFINED = 3
 
 
@@ -363,11 +364,11 @@ class Arguments:
 
 @dataclass(frozen=True, eq=False)
 class Helper:
-    """A helper.
+    """A helper that templates can call.
 
     :ivar usage: an example for error messages
     :ivar least, most: how many arguments it takes; ``most`` is ``None`` for any number
-    :ivar missing: the value of missing names in the first ``lenient`` arguments; in others they are errors
+    :ivar missing: rule for missing names in the first ``lenient`` arguments; in others they are errors
     :ivar named: the names of arguments that it takes
     :ivar ignores_named: it takes arguments of any name and ignores them
     """
