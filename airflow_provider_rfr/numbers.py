@@ -1,7 +1,8 @@
-"""Exact integers and decimals of JSON, whose numbers keep their digits from an answer's body to the target.
+"""Parsing and writing of JSON that keeps all digits of numbers, from an answer's body to the target.
 
-A double holds 15 digits of any number and 17 of some. What is longer is parsed as a :class:`LongNumber`, which counts
-as its nearest double and is written with the digits that were sent. An integer beyond 64 bits is parsed as its text.
+A double preserves 15 digits of any number and 17 of some. A longer number is parsed as a :class:`LongNumber`, which
+behaves as its nearest double and is written with the digits that were sent. An integer beyond 64 bits is parsed as its
+text.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from typing import Any, Final
 import orjson
 
 EXACT_INTEGERS: Final = 2.0**53
-"""Up to here, integers that differ are doubles that differ."""
+"""Up to this value, each integer has a double of its own."""
 BEYOND_INT64: Final = 2.0**63
-"""From here on, a double may stand for an integer beyond 64 bits."""
+"""From this value on, a double may stand for an integer beyond 64 bits."""
 INFINITE: Final = (float("inf"), float("-inf"))
-"""What Python reads a number beyond the doubles as."""
+"""Values as which Python parses a number beyond the range of doubles."""
 
 _BEYOND_UINT64 = 2.0**64
-_SURE_DIGITS = 15  # of any decimal number, a double gives so many back
+_SURE_DIGITS = 15  # a double preserves so many digits of any decimal number
 _LONG_INTEGER = 19
 _FOLDED = bytes.maketrans(b"123456789.E", b"0000000000e")
 _LONG = b"0" * (_SURE_DIGITS + 1)
-_TINY = b"e-000"  # an exponent of three digits: beyond the doubles that have all theirs
+_TINY = b"e-000"  # an exponent of three digits: the double may be subnormal, with fewer digits
 _LONGEST = re.compile(rb"[0-9.]*(?:[eE][+-]?[0-9]+)?")
 
 
 class LongNumber(float):
-    """A number with more digits than its nearest double gives back.
+    """A number with more digits than its nearest double preserves.
 
-    :ivar text: as the JSON had it
+    :ivar text: the number as written in the JSON
     """
 
     __slots__ = ("text",)
@@ -52,7 +53,7 @@ class LongNumber(float):
 def loads(text: bytes, *, parse_int: Callable[[str], Any] | None = None) -> Any:
     """Parse JSON and return its value.
 
-    :param parse_int: makes an integer of digits, where a number is long; None: :func:`read_integer`
+    :param parse_int: parser of integers for a text with a long number; by default :func:`read_integer`
     :raises orjson.JSONDecodeError: it is not JSON
     """
     value = orjson.loads(text)
@@ -64,23 +65,24 @@ def loads(text: bytes, *, parse_int: Callable[[str], Any] | None = None) -> Any:
 def dumps(value: Any, option: int = 0) -> bytes:
     """Return compact JSON with the digits of long numbers, and of a Python source's decimals.
 
-    :param option: of orjson
+    :param option: options of ``orjson.dumps``
     :raises TypeError: the value is not JSON, or an integer is beyond 64 bits
     """
     return orjson.dumps(value, default=_digits, option=option)
 
 
 def loses_digits(text: bytes) -> bool:
-    """Tell whether a number in a JSON text would be changed by doubles and integers of 64 bits.
+    """Tell whether doubles and integers of 64 bits would change a number in a JSON text.
 
-    True also for some texts that only look like such a number. Where no number is long, a look of some nanoseconds a
-    byte: digits and points all become zeros, and a row of them is searched for.
+    May also be True for a string that looks like such a number. If no number is long, the test takes some nanoseconds a
+    byte: digits and points are mapped to zeros, and a run of zeros is searched for.
     """
     folded = text.translate(_FOLDED)
     start = folded.find(_LONG)
     while start >= 0:
         digits = _LONGEST.match(text, start)[0]  # type: ignore[index]  # it matches any text
-        if _is_lossy(digits) and text[start - 1 : start] != b'"':
+        before = text[start - 1 : start]
+        if before != b'"' and _is_lossy(digits, negative=before == b"-"):
             return True
         start = folded.find(_LONG, start + len(digits))
     return _TINY in folded
@@ -93,13 +95,13 @@ def read_number(text: str) -> float:
 
 
 def read_integer(digits: str) -> int | str:
-    """Return a JSON integer; one of more than 64 bits as its text, since as doubles two ids could become the same."""
+    """Return a JSON integer; if beyond 64 bits, return its text, since two ids could become the same double."""
     whole = int(digits) if len(digits) < 21 else None
     return whole if whole is not None and -(2**63) <= whole < 2**64 else digits
 
 
 def exact(value: float) -> Decimal:
-    """Return the number that the JSON had, also of an integer.
+    """Return the exact number of the JSON, as a decimal.
 
     :raises decimal.InvalidOperation: its exponent has more than 18 digits
     """
@@ -121,7 +123,7 @@ def as_int64(value: Any) -> int | None:
 
 
 def as_double(value: Any) -> float | None:
-    """Return the double next to a number; None for anything else, and for a number beyond the doubles."""
+    """Return the double nearest to a number; None for anything else, and for a number beyond the range of doubles."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -131,13 +133,14 @@ def as_double(value: Any) -> float | None:
     return None if number in INFINITE else number
 
 
-def _is_lossy(digits: bytes) -> bool:
+def _is_lossy(digits: bytes, negative: bool) -> bool:
     if digits.isdigit():
-        return len(digits) >= _LONG_INTEGER and isinstance(read_integer(digits.decode()), str)
+        integer = f"-{digits.decode()}" if negative else digits.decode()
+        return len(digits) >= _LONG_INTEGER and isinstance(read_integer(integer), str)
     try:
         return not _holds(float(digits), digits.decode())
     except ValueError:
-        return False  # an address, a version: in a text
+        return False  # part of a string, such as an IP address or a version
 
 
 def _holds(value: float, text: str) -> bool:
@@ -147,7 +150,7 @@ def _holds(value: float, text: str) -> bool:
     try:
         return shortest == text or Decimal(shortest) == Decimal(text)
     except InvalidOperation:
-        return False  # an exponent beyond even decimals
+        return False  # an exponent that even a Decimal can't hold
 
 
 def _digits(value: Any) -> orjson.Fragment:

@@ -1,6 +1,6 @@
-"""Registry and catalog as values for a plan; the fence against a deploy whose lease was taken over; and maintenance.
+"""Reads of registry and catalog for a plan, the fence against deploys that lost their lease, and maintenance.
 
-Besides the steps of deploys, that is to write their history, to delete retired tables, and to forget objects.
+Maintenance writes the history of deploys, deletes retired tables, and forgets objects.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 def read_recorded(connection: Connection, project: str) -> RegistryState:
-    """Return the recorded state, sinks included, as of one moment."""
+    """Return the registry, with the progress of all sinks."""
     registry = deploys.read_registry(connection, project)
     objects = tuple(model.decode(RecordedObject, json.loads(entry.body)) for entry in registry.entries)
     return RegistryState(registry.revision, registry.version, objects, sink_states(connection))
@@ -66,9 +66,9 @@ def entry_of(obj: RecordedObject) -> deploys.Entry:
 def observe(
     catalog: Catalog, store: ControlStore, *, project: str, spec: CatalogSpec | None = None
 ) -> tuple[RegistryState, ActualState]:
-    """Return the registry, and everything that is in the catalog, of users too.
+    """Return the registry, and the state of the catalog, including users' tables and views.
 
-    :param spec: what is going to be planned: where it requires a column, NULLs are looked for
+    :param spec: the declarations to plan; columns that they require are checked for NULLs
     """
     with store.read() as connection:
         recorded = read_recorded(connection, project)
@@ -76,14 +76,14 @@ def observe(
         left = deploys.unfinished_ids(connection, project)
     views = list_views(catalog)
     entries: tuple[TableEntry | ViewEntry, ...] = (*views, *list_tables(catalog))
-    # What a finished deploy retired is garbage: the object may be another table by now.
+    # A table that a finished deploy retired is garbage: its object may be another table by now.
     aside = ((entry, retired_by(entry.name)) for entry in entries)
     current = (entry for entry, by in aside if by is None or any(deploy.startswith(by) for deploy in left))
     # Where a table and a view have one name, the table counts.
     objects = {obj.key: obj for obj in (_live(entry, recorded) for entry in current)}
     if spec is not None:
         objects |= _with_nulls(catalog, spec, objects)
-    # Of a source, too, a user's star shows all columns.
+    # From the entries, because a user's star over a source shows its undeclared columns, too.
     columns = {entry.name.casefold(): tuple(one.name for one in entry.columns) for entry in entries}
     users = tuple(_user_view(view, catalog.name, columns) for view in views if _marker_of(view.properties) is None)
     return recorded, ActualState(objects, users, unfinished, holds_views(catalog))
@@ -94,7 +94,7 @@ def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
     record = recorded.by_uuid.get(marker) if marker is not None else None
     columns = tuple(Column(column.name, column.type, column.required, column.comment) for column in entry.columns)
     if record is not None and record.kind is Kind.SOURCE:
-        # Of a source only declared columns count: the refresh adds others, and that is not drift.
+        # Only declared columns of a source count: its refresh adds others, which is not drift.
         declared = {column.name.casefold() for column in record.columns}
         columns = tuple(column for column in columns if column.name.casefold() in declared)
     if isinstance(entry, ViewEntry):
@@ -104,7 +104,7 @@ def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
 
 
 def _with_nulls(catalog: Catalog, spec: CatalogSpec, objects: Mapping[str, LiveObject]) -> dict[str, LiveObject]:
-    """Return the tables in which a column is to be required that may hold a NULL, with the names of these columns."""
+    """Return the tables that may hold a NULL in a column that the declaration requires, with ``nulls`` set."""
     declared, tables = spec.by_id(), dict[str, LiveObject]()
     for key, live in objects.items():
         if live.kind is not Kind.TABLE or live.marker is None or live.marker not in declared:
@@ -122,7 +122,7 @@ def _with_nulls(catalog: Catalog, spec: CatalogSpec, objects: Mapping[str, LiveO
 def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:
     """Return the tables and views that a view reads, without the catalog's name.
 
-    :param known: names of tables and views, as they are compared
+    :param known: case-folded names of tables and views
     :returns: None if the view's text can't be parsed here, so that it may read anything
     """
     if not entry.query:
@@ -171,7 +171,7 @@ def _pinned(
     outputs = [output_column.casefold() for output_column in output_columns(text, columns_of, namespace)]
     shown = [column.name.casefold() for column in entry.columns]
     if only is None and shown and outputs != shown == outputs[: len(shown)]:
-        # It does not show what came behind since it was made.
+        # The view does not show columns that were added after the last one since it was created.
         return _pinned(entry, catalog, columns, shown)
     return text, True
 
@@ -205,14 +205,11 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
 
 
 def _collect(catalog: Catalog, step: deploys.JournalStep) -> None:
-    """Delete the data files of a step that can't commit any more."""
+    """Delete the data files of a fenced step."""
     table = MigratedTable.load(catalog, step.name)
     if table is not None and table.properties.get(MARKER) == step.uuid:
         family = model.rewrite_family(UUID(step.uuid), table.properties, step.token)
-        try:
-            table.coming(TableChange(), family).collect(())
-        except OSError as error:
-            log.warning("files of deploy %s could not be deleted: %s", step.deploy_id, error)
+        table.coming(TableChange(), family).collect(())
 
 
 def _mark(catalog: Catalog, step: deploys.JournalStep, lease: Lease) -> None:
@@ -260,7 +257,7 @@ def plan_of(deploy: deploys.Deploy) -> Plan | None:
 def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> Iterator[dict[str, Any]]:
     same, plan = {name: getattr(deploy, name) for name in _OF_DEPLOY}, plan_of(deploy)
     planned = {step.seq: step for step in plan.steps} if plan is not None else {}
-    # A deploy whose process died has no end until another one begins, nor has the step that it was at.
+    # A deploy whose process died has no end time until another one begins, and its last step never gets one.
     ended = deploy.ended_at or deploy.started_at
     yield {**same, **_outcome(deploy, ended), "seq": 0, "state": _OVER[deploy.state]}
     for record in steps:
@@ -289,10 +286,11 @@ def _outcome(part: deploys.Deploy | deploys.JournalStep, ended: int) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The result of a garbage collection, by names of tables.
+    """The result of a garbage collection: names of tables.
 
-    ``kept`` has the reasons why tables have to wait, ``failed`` the errors of tables that could not be deleted and are
-    tried again.
+    :ivar deleted: without tables that did not exist any more
+    :ivar kept: tables that have to wait, with the reasons
+    :ivar failed: tables that could not be deleted and are tried again, with the errors
     """
 
     deleted: tuple[str, ...] = ()
@@ -301,7 +299,7 @@ class Collected:
 
 
 def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
-    """Delete queued tables that may be deleted, with their files, and data files that dead deploys did not commit.
+    """Delete queued tables that are due, with their files, and data files that dead deploys did not commit.
 
     A table that can't be deleted stays in the queue for the next run.
 
@@ -328,7 +326,10 @@ def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
 
 
 def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collection[str]) -> tuple[str, str]:
-    """Delete a table, unless it is not ours or a sink needs it; a failure does not stop the others."""
+    """Delete a table, unless it lacks its marker or a sink needs it; a failure does not stop the others.
+
+    :returns: outcome (``deleted``, ``gone``, ``kept`` or ``failed``) and its reason
+    """
     name = row.physical
     try:
         table = MigratedTable.load(catalog, name)
@@ -337,7 +338,7 @@ def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collec
                 return "kept", "it does not carry our marker"
             if table.entry.uuid in needed:
                 return "kept", "a sink still reads from it"
-            # The catalog knows nothing of leases, and a purged table can't be restored: ask right before it.
+            # The catalog does not check the lease, and a purged table can't be restored. So check it right before.
             lease.ensure()
             purge_table(catalog, name)
         # After the deletion: if the process dies in between, the next run finds no table, and removes the row.
@@ -358,11 +359,14 @@ _MARKS: Final = (MARKER, model.PROJECT, *_OF_STEPS)
 def forget_objects(
     names: Collection[str], *, project: str, catalog: Catalog, store: ControlStore, sql: SparkSqlEngine | None = None
 ) -> tuple[str, ...]:
-    """Forget the objects of these names, and return the names as they were recorded.
+    """Remove objects from the registry, and their marks from the catalog; return their recorded names.
 
-    Rows and texts stay. Views need ``sql``, because PyIceberg does not write their properties.
+    Tables and views themselves stay. Views need ``sql``, because PyIceberg does not write their properties.
 
-    A crash in the middle leaves objects recorded and without their marker; calling it again finishes the work.
+    A crash in the middle leaves objects that are recorded and have no marker; calling it again finishes the work.
+
+    :raises ConfigurationError: a name is not recorded, is a sink or is exported by one, or is a view without ``sql``
+    :raises DeployBusyError: another deploy holds the lease
     """
     with acquire(store, project) as lease:
         with store.read() as connection:
@@ -379,8 +383,8 @@ def forget_objects(
                 raise ConfigurationError("sql", f"{obj.name} is a view", "give an engine")
             if sink := next((sink for sink in recorded.sinks if sink.source == obj.uuid), None):
                 raise ConfigurationError("name", f"the sink {sink.name} exports {obj.name}", "remove the sink first")
-        # Markers go before the records. In the other order, a crash would leave markers that no record explains, and
-        # the names could not be given once more to finish the work.
+        # Markers are removed before the records. In the other order, a crash would leave markers without records, and
+        # this function would refuse the names when it is called again.
         for obj in leaving:
             lease.ensure()
             if obj.kind is Kind.VIEW and sql is not None:

@@ -1,4 +1,4 @@
-"""The plan of a deploy and its policies, as immutable values, as a file, and as text: one line an object."""
+"""The plan of a deploy and its policies: immutable value types, the plan's JSON file, and its text for people."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_rfr.sinks import CHOICES
 
 
 class Why(str, Enum):
-    """The meaning of a reason: its code in a plan's JSON, and its sentence, with a placeholder for each fact."""
+    """A kind of reason: its code in a plan's JSON, and its sentence with a placeholder for each fact."""
 
     sentence: str
 
@@ -127,11 +127,11 @@ class Policies:
     """Decisions for one deploy.
 
     :ivar break_views: names of users' views that may break
-    :ivar drift: about changes made by hand: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the declaration is)
-    :ivar accept_data_loss: what may be lost: names of objects, or of columns behind them (``ops.runs.note``)
-    :ivar adopt: names of live objects without our marker that may become ours if they are what is declared
-    :ivar sinks: by name of a sink, what to do when its source is emptied: ``hold``, ``resume_from_new``, ``resend``
-    :ivar keep_days: how long garbage is kept
+    :ivar drift: for manual changes: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the declaration is right)
+    :ivar accept_data_loss: accepted losses: names of objects, or of columns such as ``ops.runs.note``
+    :ivar adopt: names of tables and views without a marker that deploys may manage if they match the declaration
+    :ivar sinks: choice by name of a sink whose source is emptied: ``hold``, ``resume_from_new``, ``resend``
+    :ivar keep_days: days before a retired table may be deleted
     """
 
     break_views: frozenset[str] = frozenset()
@@ -169,40 +169,40 @@ class StepAction(str, Enum):
     REPLACE = "replace"
     """A view gets its new text."""
     REBIND = "rebind"
-    """A view gets its own text once more, so that it sees its inputs' types as they are now."""
+    """A view is defined again with its own text, so that it gets the present types of its inputs."""
     RENAME = "rename"
     BRIDGE = "bridge"
-    """A view gets a text that gives the same before and after a column under it is widened."""
+    """A view gets a temporary text that returns the same before and after a column that it reads is widened."""
     MARK_BROKEN = "mark_broken"
-    """A user's view that may break is marked, so that it is shown until somebody mends it."""
+    """A user's view that is allowed to break is marked, and shown as broken until somebody mends it."""
     DROP = "drop"
-    """What holds the object leaves, and the object comes back as something else in the same deploy."""
+    """The object's table or view is dropped, and a later step of the same deploy creates it as another kind."""
     REMOVE = "remove"
-    """The object leaves for good; what holds its rows becomes garbage, which is collected later."""
+    """The object is removed for good; its table is retired, and deleted later."""
     HOLD = "hold"
     RESUME_FROM_NEW = "resume_from_new"
     RESEND = "resend"
-    """The last three: what becomes of a sink whose source was emptied."""
+    """HOLD, RESUME_FROM_NEW and RESEND are the choices for a sink whose source was emptied or replaced."""
 
 
 _ADDS: Final = frozenset({StepAction.CREATE, StepAction.ADOPT})
 _LEAVES: Final = frozenset({StepAction.REMOVE, StepAction.DROP})
 _NO_CHANGES: Final = _ADDS | _LEAVES | {StepAction.REBIND, StepAction.MARK_BROKEN, StepAction.BRIDGE}
 _FORMAT: Final = 1
-"""Of the JSON; goes up when a reader of the one before would be misled."""
+"""Version of the plan's JSON, to be increased when a reader of the previous version would be misled."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One thing to do.
+    """One change of one object.
 
     :ivar uuid: None for a user's view
-    :ivar name: at the time of the step; a rename's details say the new one
-    :ivar changes: field by field, for people
-    :ivar details: what the step needs to know, as JSON
-    :ivar losses: what is lost, by the names to accept: the object's, or those of columns behind it
-    :ivar seq: from 1, the order
-    :ivar rows: when the plan was made; for display, as are ``bytes``
+    :ivar name: name of the object when the step begins; the details of a rename have the new one
+    :ivar changes: changes field by field, for people
+    :ivar details: parameters of the step, as JSON
+    :ivar losses: what is lost, by the name to accept: the object's, or a column's such as ``ops.runs.note``
+    :ivar seq: position in the plan, from 1
+    :ivar rows: number of rows when the plan was made; for display only, like ``bytes``
     """
 
     uuid: UUID | None
@@ -224,7 +224,7 @@ class PlanStep:
 
     @property
     def reason(self) -> str:
-        """Return the reasons in words."""
+        """Return the reasons as one text."""
         return "; ".join(dict.fromkeys(map(str, self.reasons)))
 
 
@@ -232,8 +232,9 @@ class PlanStep:
 class PlanDependent:
     """A reader of a changed object, and the effect of the change on it.
 
-    :ivar on: id of the object
-    :ivar how: a view's ``rebind``, ``replace``, ``recompute``, ``break``, ``blocked``; a sink's ``continue``, ...
+    :ivar on: id of the changed object
+    :ivar how: a view's ``rebind``, ``replace``, ``recompute``, ``break``, ``blocked``; a sink's ``continue``,
+        ``undecided`` or choice
     """
 
     on: UUID
@@ -267,20 +268,20 @@ class PlanFinding:
 
 @dataclass(frozen=True)
 class Plan:
-    """A deploy before it happens.
+    """The plan of a deploy: its steps, and the findings that stop it or are worth a note.
 
-    :ivar version: that the code wants; ``recorded_version``: that is there, None before the first deploy
-    :ivar base_revision: of the registry; the plan holds for this one alone
-    :ivar dependents: views and sinks that the steps touch
-    :ivar drift: what was changed by hand
-    :ivar records: what the registry holds afterwards for each object of which it holds something else now. Those with a
-        step take the id of the deploy, which that step has written into the object's properties; the others keep theirs
-    :ivar forgotten: ids that the registry holds no longer
-    :ivar warnings: what is worth a look and stops nothing
-    :ivar stale: columns whose ``was``, and names whose removal, met nothing here any more
-    :ivar unchanged: how many objects are as they should be
-    :ivar done: how many of them an unfinished deploy brought there
-    :ivar plan_hash: of all of this but display
+    :ivar version: version of the declarations; ``recorded_version``: that of the registry, None before the first deploy
+    :ivar base_revision: the registry's revision for which alone the plan is valid
+    :ivar dependents: views and sinks that the steps affect
+    :ivar drift: objects that were changed by hand
+    :ivar records: new entries of the registry, for objects whose entry changes. An object with a step gets the id of
+        this deploy, which the step writes into the object's properties, too; the others keep the id of theirs
+    :ivar forgotten: ids of objects that leave the registry
+    :ivar warnings: notes that stop nothing
+    :ivar stale: columns whose ``was``, and names whose removal, match nothing in this lake any more
+    :ivar unchanged: number of objects that need no step
+    :ivar done: number of those that an unfinished deploy has changed already
+    :ivar plan_hash: digest of all fields that are not only for display, see :meth:`digest`
     """
 
     project: str
@@ -310,14 +311,14 @@ class Plan:
         return [*map(str, self.blocked), *(f"changed by hand (drift): {finding}" for finding in drift)]
 
     def sources_to_load(self) -> dict[str, str]:
-        """Return why a source has to be refreshed after the plan, by name: ``created``, ``emptied``, ``redefined``."""
+        """Return the sources to refresh after the deploy, by name, and why: ``created``, ``emptied``, ``redefined``."""
         return {step.name: step.details["load_anew"] for step in self.steps if "load_anew" in step.details}
 
     def digest(self) -> str:
-        """Return the digest of the base and of everything that is done, without anything that is only shown."""
+        """Return the digest of the base and of all effects of the plan, without fields that are only for display."""
         steps = [replace(step, rows=None, bytes=None) for step in self.steps]
         blocked = [(finding.name, finding.problems) for finding in self.blocked]
-        # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
+        # Without reasons: that of a sink has its cursor, which may move between plan and apply without any effect.
         dependents = [
             (dependent.on, dependent.name, dependent.kind, dependent.how, dependent.uuid, dependent.user)
             for dependent in self.dependents
@@ -349,7 +350,7 @@ class Plan:
 
 def exit_code(plan: Plan) -> int:
     """Return 0 if there is nothing to do, 2 if there is, 1 if something stops the plan."""
-    return 1 if not plan.applicable else 2 if plan.steps or plan.done else 0
+    return 1 if not plan.applicable else 2 if plan.steps or plan.done or plan.forgotten else 0
 
 
 def summary(plan: Plan) -> dict[str, int]:
@@ -369,7 +370,7 @@ def summary(plan: Plan) -> dict[str, int]:
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> Path:
-    """Write the plan; the file is complete or absent, also after a crash."""
+    """Write the plan to a file, atomically, and return its path."""
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     part.write_bytes(orjson.dumps(plan.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
@@ -393,7 +394,7 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
     """Return the saved plan, if the present state would give the same one.
 
     :param fresh: the plan of the present state, made with the saved one's policies
-    :raises StalePlanError: something has changed since; the message names it
+    :raises StalePlanError: the plans differ; the message says how
     """
     if saved.plan_hash == fresh.plan_hash:
         return saved
@@ -420,12 +421,13 @@ _HINTS: Final = {
     StepAction.REPLACE_EMPTY: "emptied: its rows may be made again",
 }
 _REASON_FIRST: Final = _ADDS | _LEAVES | {StepAction.RENAME, StepAction.REPLACE, StepAction.REBIND}
-"""Their reasons say more than their changes."""
+"""Actions whose reasons say more than their changes."""
 _OF_DEPENDENTS: Final = frozenset({StepAction.BRIDGE, StepAction.HOLD, StepAction.RESUME_FROM_NEW, StepAction.RESEND})
-"""Shown by the line of a dependent, or over with the deploy."""
+"""Actions without lines of their own: a dependent's line shows them, or their effect ends with the deploy."""
 
 
 def render(plan: Plan) -> str:
+    """Return the plan as text for people."""
     recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
     base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
     lines = [f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}', *_entries(plan)]
@@ -439,13 +441,13 @@ def render(plan: Plan) -> str:
 
 
 def _entries(plan: Plan) -> Iterator[str]:
-    """Yield the lines of each object once, with its dependents, and theirs where they have no entry of their own."""
+    """Yield the lines of each object once, with its dependents, and with theirs if these have no lines of their own."""
     nested: dict[UUID | None, list[PlanDependent]] = defaultdict(list)
     for dependent in plan.dependents:
         nested[dependent.on].append(dependent)
     steps = _steps_of_their_own(plan)
     own = {step.uuid for step in steps}
-    # Names are behind indent, sign and kind.
+    # The width of the first part: indent, sign and kind, and the name behind them.
     names = [*map(_name, steps), *(finding.name for finding in plan.blocked)]
     deeper = max((len(_name(dependent)) for dependent in plan.dependents), default=0)
     width = max(35, 11 + max(map(len, names), default=0), 15 + deeper)
@@ -477,7 +479,7 @@ def _entries(plan: Plan) -> Iterator[str]:
 
 
 def _steps_of_their_own(plan: Plan) -> list[PlanStep]:
-    """Return the steps that are not shown below their cause, as those of views that are issued again or broken are."""
+    """Return the steps with lines of their own. Views that are rebound or broken are shown below the cause instead."""
     shown = {(dependent.uuid, dependent.name) for dependent in plan.dependents if dependent.how in ("rebind", "break")}
     of_views = (step for step in plan.steps if step.how in (StepAction.REBIND, StepAction.MARK_BROKEN))
     placed = {step.seq for step in of_views if (step.uuid, step.name) in shown}
@@ -520,6 +522,8 @@ def _last_line(plan: Plan) -> str:
     if not plan.steps and plan.applicable:
         if plan.done:
             return f"Nothing left but to record {_count(plan.done, 'object')} that an unfinished deploy changed."
+        if plan.forgotten:
+            return f"Nothing left but to forget {_count(len(plan.forgotten), 'object')} that the catalog does not have."
         return f"No changes: {_count(counts['unchanged'], 'object')} as declared."
     parts = [
         *(f"{counts[name]} to {name}" for name in ("add", "change", "remove")),

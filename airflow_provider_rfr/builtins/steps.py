@@ -1,9 +1,9 @@
-"""The mechanisms of a deploy: for each action, how its step is probed, done, and verified.
+"""The mechanisms of a deploy: for each action, how its step is probed, executed and verified.
 
 Columns, rows and marks of a table change in one Iceberg commit. If another writer commits while rows are computed, the
-commit fails, and the rows that this writer added are computed as well. So no row is lost, and no reader ever sees
-columns without their rows. A view gets its marks in the same statement; a user's view gets none, and its steps are done
-each time.
+commit fails, and it is tried again with the rows that this writer added. So no row is lost, and no reader ever sees
+columns without their rows. A view gets its marks in the statement that defines it. A user's view gets none, so its
+steps are always executed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DeployWork:
-    """A running deploy; ``bridged`` has the future outputs, by name, of views over a column that is widened."""
+    """A running deploy.
+
+    :ivar sql: None if no step needs SQL
+    :ivar bridged: future output columns, by name, of the views that are bridged while a column is widened
+    """
 
     deploy_id: str
     plan: Plan
@@ -92,7 +96,7 @@ class DeployWork:
 
 
 class Mechanism:
-    """The mechanism of a step: how it is done, and how the catalog shows that it is. The journal is never consulted."""
+    """The execution of a step, and the check in the catalog that it is done. The journal is never consulted."""
 
     def __init__(self, work: DeployWork, step: PlanStep) -> None:
         self.work = work
@@ -100,11 +104,11 @@ class Mechanism:
         self.name = step.name
 
     def probe(self) -> bool | None:
-        """Tell whether the step is done; None if the catalog can't show it, so that the step is done again."""
+        """Tell whether the step is done; None if the catalog can't show it, so that the step is executed again."""
         raise NotImplementedError
 
     def do(self) -> None:
-        """Do the step; this may be called again after a complete or partial call."""
+        """Execute the step; this may be repeated after a complete or partial execution."""
         raise NotImplementedError
 
     def evidence(self) -> dict[str, Any]:
@@ -115,7 +119,10 @@ class Mechanism:
         return {"rows": table.entry.rows, "snapshot_after": table.tagged_snapshot(MIGRATION_TAG, self.work_id)}
 
     def settle(self, connection: Connection, now: int) -> None:
-        """Write to the store in the transaction in which the step is marked as done."""
+        """Write to the control store, in the transaction that marks the step as done.
+
+        :param now: milliseconds since 1970
+        """
 
     @property
     def record(self) -> RecordedObject:
@@ -129,7 +136,7 @@ class Mechanism:
 
     @property
     def work_id(self) -> str:
-        """Return the step's id in the properties and snapshots that it writes."""
+        """Return the step's id in the properties and snapshots that it writes: ``<deploy>/<seq>``."""
         return f"{self.work.deploy_id}/{self.step.seq}"
 
     def refused(self, problem: str, remedy: str = "plan again") -> StepError:
@@ -201,7 +208,7 @@ class TableStep(Mechanism):
         """Return the change of the table's metadata, with the marks, which are part of the same commit."""
         details, record = self.step.details, self.record
         updates, tighten = details.get("updates", ()), details.get("tighten", ())
-        # After these, the keys have to be set again, if a key column is concerned.
+        # These operations may affect a key column, so Iceberg's identifier fields have to be set again.
         moved = bool(tighten) or any(
             update["op"] in ("drop", "relax", "rename") for batch in updates for update in batch
         )
@@ -223,14 +230,13 @@ class TableStep(Mechanism):
             listed = pa.Table.from_pylist(_listed_objects(self.work), schema=schema)
             return [file for file, _ in target.write(listed)], summary
         objects = {obj.key: obj for obj in self.work.objects.values()}
-        # Before the query runs: what is committed to its inputs meanwhile counts as unread, and a refresh reads it
-        # again.
+        # Before the query runs: commits to its inputs in the meantime count as unread, so the next refresh reads them.
         summary |= inputs_summary(self.record, objects, self.work.catalog)
         return self.engine.compute(query=str(sql), table=self.name, target=target), summary
 
 
 class CreateTable(TableStep):
-    """The creation of a table with its marks and rows in one commit: a table with a query is never empty."""
+    """The creation of a table with its marks and rows in one commit, so that no reader sees a table without them."""
 
     def probe(self) -> bool:
         table = self.work.table(self.name)
@@ -250,15 +256,15 @@ class CreateTable(TableStep):
             self.refuse_nulls(
                 nulls_in_files(files, target, [column.name for column in record.columns if column.required])
             )
-        # Only now: to compute the rows may take longer than a lease lasts, and a table that does not exist can't be
-        # fenced.
+        # Right before the commit: the rows may take longer than a lease lasts, and a table that does not exist can't
+        # be fenced.
         work.lease.ensure()
         new.commit(files, summary)
         created = self.table()
         try:
             work.lease.ensure()
         except LeaseLostError:
-            # Before there was a table, nothing could fence this deploy. It goes, if nobody has changed it.
+            # The deploy that took over could not fence a table that did not exist. Delete it, if nobody changed it.
             present = work.table(self.name)
             ours = present is not None and present.properties.get(TOKEN) == str(work.lease.token)
             if present is not None and ours and present.is_as(created):
@@ -299,17 +305,15 @@ class ReplaceRows(TableStep):
                 raise self.refused(f"{before} rows became {after}; nothing was changed", "")
         self.refuse_nulls(nulls_in_files(files, target, [str(column["column"]) for column in change.tighten]))
         self.work.lease.ensure()
-        # Of a materialized view there is a snapshot in any case, so that a refresh at the same time can't commit too.
+        # A materialized view gets a snapshot even without rows, so that the commit of a concurrent refresh fails.
         table.replace_rows(change, files, target, summary, always=self.step.kind is Kind.MATERIALIZED_VIEW)
-        try:
-            target.collect(files)
-        except OSError as error:
-            log.warning("files of earlier runs could not be collected: %s", error)
+        target.collect(files)
 
     def check_fields(self, outputs: Outputs) -> None:
-        """Refuse structs with other fields than those that are declared: a cast by position would mix them up.
+        """Refuse structs with other fields than the declared ones: Spark's cast by position would mix them up.
 
-        :param outputs: of the query without its casts
+        :param outputs: columns of :meth:`query` without casts
+        :raises StepError: a struct has other fields, or the same ones in another order
         """
         declared = {column.name.casefold(): column for column in self.record.columns}
         for name, kind in outputs:
@@ -320,9 +324,9 @@ class ReplaceRows(TableStep):
                 raise self.refused(problem, "give the fields under these names in this order, with named_struct")
 
     def query(self, table: MigratedTable, *, casts: bool = True) -> str:
-        """Return the table's rows with its coming columns: by an expression, by the column they came from, or NULL.
+        """Return the SELECT of the new rows: each column by its expression, from its old column, or as NULL.
 
-        :param casts: cast them to the declared types
+        :param casts: cast the columns to the declared types
         """
         expressions = {name.casefold(): text for name, text in self.step.details.get("expressions", {}).items()}
         origins = table.origins(self.change())
@@ -335,14 +339,14 @@ class ReplaceRows(TableStep):
                 text = cast(quoted(origin), types[origin], parse_type(column.type)) or quoted(origin)
             text = f"CAST(({text or 'NULL'}) AS {column.type})" if casts or text is None else f"({text})"
             parts.append(f"{text} AS {quoted(column.name)}")
-        # A column that others added, and that nobody declares, keeps its values.
+        # A column that users added, and that is not declared, keeps its values.
         parts += map(quoted, origins.values())
-        # The alias keeps the field of a struct from being taken for a column of a table which is called as the struct.
+        # If a struct has the table's name, Spark would take its field for a column of the table. The alias prevents it.
         return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, self.name.split('.')))} AS rfr_rows"
 
 
 class RenameTable(TableStep):
-    """The rename of a table, which is marked before: a rename is not a commit, so it can't carry the mark."""
+    """The rename of a table. The mark is committed before, because a rename is not a commit that could carry it."""
 
     def probe(self) -> bool:
         table = self.work.table(self.step.details["to"])
@@ -355,18 +359,18 @@ class RenameTable(TableStep):
         table = self.table()
         if not self.is_marked(table.properties):
             table.alter(TableChange(properties=self.marks()))
-            # Most catalogs rename by name alone, so a rename that comes too late is not refused as a commit would be.
+            # Most catalogs rename by name alone, so a late rename of a fenced deploy is not refused like a commit.
             self.work.lease.ensure()
             table = self.table()
         table.rename(self.step.details["to"])
 
     def settle(self, connection: Connection, now: int) -> None:
-        """Take a table that was retired and has a name again off the list of tables to delete."""
+        """Remove the old name from the queue of tables to delete: it may be that of a retired table."""
         deploys.retract(connection, self.work.plan.project, self.name)
 
 
 class RetireTable(TableStep):
-    """The retirement of a table: it gets another name, keeps its properties, and is collected later."""
+    """The retirement of a table: it gets another name, keeps its properties, and is deleted later."""
 
     def probe(self) -> bool:
         retired = self.work.table(retired_name(self.name, self.work.deploy_id))
@@ -380,7 +384,7 @@ class RetireTable(TableStep):
 
 
 def _listed_objects(work: DeployWork) -> list[dict[str, Any]]:
-    """Return rows for the objects that the registry will hold after the deploy, in the order of their names."""
+    """Return a row for each object that the registry will hold after the deploy, in the order of their names."""
     stepped = {step.uuid for step in work.plan.steps}
     return [
         {
@@ -407,7 +411,7 @@ class ViewStep(Mechanism):
 
 
 class DefineView(ViewStep):
-    """The definition of a view; a user's view keeps its properties and comment, and does not become ours."""
+    """The definition of a view; a user's view keeps its properties and comment, and gets no marks."""
 
     def do(self) -> None:
         text = str(self.step.details["sql"])
@@ -434,9 +438,9 @@ class DescribeView(DefineView):
 
 
 class BridgeView(ViewStep):
-    """The bridge of a view: its text with the outputs cast to their future types.
+    """The bridge of a view: a temporary text that casts its outputs to their future types.
 
-    That text can be read before and after the change. A user's own text is kept in a property.
+    That text is valid both before and after the change. A user's own text is kept in a property.
     """
 
     def do(self) -> None:
@@ -447,7 +451,7 @@ class BridgeView(ViewStep):
             marks = {BRIDGED: text} if self.step.user else self.marks()
             self.engine.create_view(self.name, f"SELECT {casts} FROM (\n{text}\n)", {**view.properties, **marks})
         elif view is not None and not self.step.user:
-            # Its present text can't be run over what it is going to read, so nothing would hold before and after.
+            # Its present text is not valid over the changed inputs, so no text is valid both before and after.
             self.engine.set_view_properties(self.name, self.marks())
 
 
@@ -481,9 +485,9 @@ class DropView(ViewStep):
 
 
 class SinkStep(Mechanism):
-    """A sink's step, which writes rows of the store when it is marked as done.
+    """A sink's step. It writes the sink's row in the transaction that marks the step as done.
 
-    A removed sink needs no more snapshots.
+    A removed sink also releases the snapshots that it holds.
     """
 
     def probe(self) -> None:
@@ -492,8 +496,8 @@ class SinkStep(Mechanism):
     def do(self) -> None:
         for sink in self.work.recorded.sinks:
             source = self.work.recorded.by_uuid.get(sink.source)
-            # The hold goes before the sink's row, which settle() deletes. In the other order, a crash would leave a
-            # hold of a sink that nobody knows, and its snapshots would stay.
+            # The hold is released before settle() deletes the sink's row. In the other order, a crash would leave the
+            # hold of an unknown sink, and its snapshots would never expire.
             if self.step.how is StepAction.REMOVE and sink.uuid == self.step.uuid and source is not None:
                 hold_snapshots(self.work.catalog, source.name, sink.uuid)
 

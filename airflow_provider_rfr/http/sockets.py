@@ -4,7 +4,7 @@ A socket timeout restarts with every byte, so a dripping server could hold its c
 remaining time before every operation, TLS handshakes included. A name is resolved once, checked, and connected to by
 the address that was checked: a second resolution could give another one.
 
-Authors of triggers must not reach what only this machine can reach. So a private address is refused unless the
+Authors of triggers must not reach hosts that only this machine can reach. So a private address is refused unless the
 installation allows it, and a trigger's own list can only narrow that.
 """
 
@@ -41,7 +41,7 @@ _thread = threading.local()
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Cloud metadata and addresses of no single machine. A host's name never opens them, nor does a wider network.
+# Cloud metadata services, and addresses of no single machine. Neither a host's name nor a wider network allows them.
 _RESERVED_NETWORKS: Final = (
     "0.0.0.0/8 100.100.100.200/32 168.63.129.16/32 169.254.0.0/16 192.0.0.192/32 224.0.0.0/4 240.0.0.0/4"
     " ::/128 fe80::/10 ff00::/8 fd00:ec2::/32 fd20:ce::/32"
@@ -59,7 +59,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True)
 class _HostList:
-    """Private hosts that may be called: names in small letters, with or without a port, and networks."""
+    """Private hosts that may be called: names in lower case, with or without a port, and networks."""
 
     names: frozenset[str] = frozenset()
     networks: tuple[_Network, ...] = ()
@@ -77,13 +77,16 @@ class _HostList:
         return cls(frozenset(names), tuple(networks))
 
     def lists(self, host: str, port: int, found: _Address, special: Iterable[_Address]) -> bool:
-        """Tell whether all special addresses are allowed: the one that was found, or those that are wrapped in it."""
+        """Tell whether the list allows all addresses in ``special``: the resolved one, or those that it contains.
+
+        :param found: the address that the host resolved to
+        """
         name = host.lower().strip("[]").removesuffix(".")
         by_name = not self.names.isdisjoint({name, f"{name}:{port}", f"[{name}]:{port}"})
         for address in special:
             networks = [network for network in self.networks if address in network or found in network]
             if _is_reserved(address):
-                # 0.0.0.0/0 holds the metadata service by accident: only a network that is meant for it opens it.
+                # 0.0.0.0/0 includes the metadata service by accident: only a network that is meant for it allows it.
                 if not any(network.num_addresses == 1 or _is_reserved(network) for network in networks):
                     return False
             elif not by_name and not networks:
@@ -93,7 +96,7 @@ class _HostList:
 
 @dataclass(frozen=True, slots=True)
 class AddressGuard:
-    """The private addresses that are allowed for all endpoints, and the part of them for this one; None for all."""
+    """The private addresses that all endpoints may call, and the narrower list of this endpoint; None for no list."""
 
     installation: _HostList = _HostList()
     endpoint: _HostList | None = None
@@ -131,13 +134,13 @@ def _is_reserved(block: _Address | _Network) -> bool:
 
 
 def _all_meant(address: _Address) -> tuple[_Address, ...]:
-    """Return the addresses that a packet may reach: a translator or tunnel unwraps those inside an IPv6 address."""
+    """Return the addresses that a packet may reach: translators and tunnels unwrap an IPv4 address inside IPv6."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:
         return (address.ipv4_mapped,)
     if address in _NAT64:
-        # How a network without IPv4 reaches hosts of IPv4.
+        # Through NAT64, a network without IPv4 reaches IPv4 hosts.
         return (ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF),)
     meant: list[_Address] = [address]
     if address.sixtofour is not None:
@@ -148,7 +151,7 @@ def _all_meant(address: _Address) -> tuple[_Address, ...]:
 
 
 def _kind(address: _Address) -> str | None:
-    """Return the kind of an address that is not of the internet; None if it is."""
+    """Return the kind of an address that is not on the public internet; None for a public address."""
     if _is_reserved(address):
         return "reserved or metadata"
     if address.is_loopback:
@@ -172,7 +175,7 @@ class AddressRefused(Exception):
 
 
 class Deadline:
-    """A moment by the monotonic clock, so many seconds from now."""
+    """A deadline by the monotonic clock, ``seconds`` after its creation."""
 
     __slots__ = ("_at", "seconds")
 
@@ -183,7 +186,7 @@ class Deadline:
     def left(self) -> float:
         """Return the seconds that are left, more than 0.
 
-        :raises DeadlineExceeded: there are none
+        :raises DeadlineExceeded: the deadline has passed
         """
         left = self._at - time.monotonic()
         if left <= 0:
@@ -211,8 +214,8 @@ def attempt_of_this_thread(
 ) -> Iterator[None]:
     """Set the limits of all sockets that this thread uses in the block; without a guard every address is allowed.
 
-    :param connect: seconds for opening a connection; None for as long as the deadline allows, as ``read``
-    :param read: seconds without a byte
+    :param connect: seconds for opening a connection; None for as long as the deadline allows
+    :param read: seconds without a byte; None for as long as the deadline allows
     """
     before = this_attempt()
     _thread.attempt = _RequestAttempt(deadline, guard, connect, read)
@@ -247,7 +250,7 @@ class _PlainSocket(socket.socket):
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """The same for TLS, which has calls of its own."""
+    """A TLS socket whose every wait ends with its thread's deadline; TLS uses other methods of the socket."""
 
     def do_handshake(self, block: bool = False) -> None:
         _set_time_left(self)
@@ -267,6 +270,7 @@ def connect(host: str, port: int) -> socket.socket:
 
     :raises AddressRefused: none of them is allowed
     :raises ConnectTimeout: none accepted in time
+    :raises OSError: the name can't be resolved, or the last address refused
     """
     attempt = this_attempt()
     if attempt is None:
@@ -282,7 +286,12 @@ def connect(host: str, port: int) -> socket.socket:
     for number, (family, address) in enumerate(allowed):
         if connecting.is_over:
             break
-        sock = _PlainSocket(family, socket.SOCK_STREAM)
+        try:
+            sock = _PlainSocket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            # The kernel may lack the family: addresses of IPv6 resolve also where it is disabled.
+            failure = error
+            continue
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # An address that swallows packets must leave time for the next one.
@@ -328,7 +337,8 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[tuple[int, tuple[
 class _FinalResponse(http.client.HTTPResponse):
     """A response that skips interim ones (102, 103 Early Hints): the base skips only 100.
 
-    Taken for the response, one of them would leave the real one to be read as that of the connection's next request.
+    If an interim response were taken for the final one, the final one would be read as the response to the connection's
+    next request.
     """
 
     def begin(self) -> None:
@@ -375,7 +385,7 @@ def pool_manager(verify: bool | str, proxy: str | None = None) -> PoolManager:
     context.check_hostname = verify is not False
     context.sslsocket_class = _TlsSocket
     if verify is not False:
-        # Once, and not for each connection, as urllib3 does where it has a path: certifi's bundle takes 25 ms of CPU.
+        # Loaded once. Given a path, urllib3 would load it for each connection, and certifi's bundle takes 25 ms of CPU.
         path = certifi.where() if verify is True else str(verify)
         context.load_verify_locations(**{"capath" if os.path.isdir(path) else "cafile": path})
     settings: dict[str, Any] = {

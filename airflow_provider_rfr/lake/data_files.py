@@ -21,7 +21,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionFieldV
 from pyiceberg.schema import sanitize_column_names
 
 from airflow_provider_rfr.exceptions import RfrError, SchemaError
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.files import FileStore, tidying
 from airflow_provider_rfr.lake.schemas import file_schema
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 _ROW_GROUP_ROWS = 1024 * 1024
 _SAMPLED_ROWS: Final = 10_000
 _UNIQUE_SHARE: Final = 0.97
-"""Of the sampled values that differ: fewer come of a column whose dictionary is of use."""
+"""Share of distinct values in a sample, above which a column is written without a dictionary."""
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The columns and partitions of a table's data files. Picklable, with everything that is derived from it.
+    """The columns and partitions of a table's data files. Picklable, together with the schemas derived from them.
 
-    :ivar properties: of the table; ``write.metadata.metrics.*`` decides which columns get bounds
+    :ivar properties: the table's properties; ``write.metadata.metrics.*`` decides which columns get bounds
     """
 
     schema: Schema
@@ -58,18 +58,18 @@ class FileLayout:
         return cls(table.schema(), table.spec(), dict(table.properties))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Computed before it travels, because deriving them needs PyIceberg's slow modules.
+        # Derived before pickling, so that tasks need not import PyIceberg's slow modules.
         derived = {"arrow": self.arrow, "stored": self.stored, "stored_arrow": self.stored_arrow}
         return {"schema": self.schema, "spec": self.spec, "properties": dict(self.properties), **derived}
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """Return the columns by their names in the table, with field ids."""
+        """Return the Arrow schema with the columns' names in the table, and field ids."""
         return file_schema(self.schema)
 
     @cached_property
     def stored(self) -> Schema:
-        """Return the columns by their names in files.
+        """Return the schema with the columns' names in files.
 
         Iceberg's writers replace characters that Avro does not allow in a name.
         """
@@ -81,14 +81,14 @@ class FileLayout:
 
     @cached_property
     def statistics(self) -> dict[int, StatisticsCollector]:
-        """Return the plan of the metrics to keep, by field id."""
+        """Return the column metrics to collect, by field id."""
         from pyiceberg.io.pyarrow import compute_statistics_plan
 
         return compute_statistics_plan(self.stored, dict(self.properties))
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Return the field id by path in the Parquet file."""
+        """Return the field ids by column path in the Parquet file."""
         from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 
         return parquet_path_to_id_mapping(self.stored)
@@ -96,7 +96,7 @@ class FileLayout:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file that was written and that no commit names yet; picklable.
+    """A data file that was written and is not committed yet; picklable.
 
     :ivar size: in bytes
     :ivar partition: value of each partition field by the field's name, after its transform
@@ -171,8 +171,8 @@ def _store_file(
 def _dictionary_paths(rows: pa.Table) -> list[str] | bool:
     """Return the Parquet paths of the columns to write with a dictionary; True for all.
 
-    Parquet's writer gives up a dictionary at 1 MiB, and until then writes places in it. Where hardly a value repeats,
-    as in keys and times, these compress badly: files were 20 to 45 % larger, and took up to a third longer to write.
+    Parquet's writer gives up a dictionary at 1 MiB, and until then writes indices into it. If hardly a value repeats,
+    as in keys and times, indices compress badly: files were 20 to 45 % larger, and took up to a third longer to write.
     """
     if rows.num_rows < _SAMPLED_ROWS:
         return True
@@ -195,7 +195,7 @@ def _is_unique(values: pa.ChunkedArray) -> bool:
 def _split_by_partition(
     table: pa.Table, layout: FileLayout
 ) -> Iterator[tuple[Mapping[str, Any], pa.Table, pa.Array | None]]:
-    """Yield each partition's values, after the transforms, its rows, and their positions; None for those of all rows.
+    """Yield for each partition its transformed values, its rows, and their positions in ``table`` (None: all rows).
 
     The order of rows is kept.
     """
@@ -204,7 +204,7 @@ def _split_by_partition(
         return
     shaped = conform(table, layout.arrow)
     fields = layout.spec.fields
-    # For each field, the partition values, and for each row the index of its value.
+    # For each partition field: its distinct values, and for each row the index of its value.
     values: list[list[Any]] = []
     indices: list[_Ids] = []
     for item in fields:
@@ -259,10 +259,10 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """Return nulls that can be written. Those of ``pa.nulls`` are null in the required fields of a struct, too."""
+    """Return nulls that can be written. ``pa.nulls`` would also make the required fields of a struct null."""
     if not _has_required_fields(kind):
         return pa.nulls(count, kind)
-    # It imports pandas, which few tables need.
+    # Only for such types, because ``pa.array`` imports pandas.
     return pa.array([None], kind).take(pa.array(np.zeros(count, dtype=np.int64)))
 
 
@@ -321,7 +321,7 @@ def _cast_list(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool
 
 def _cast_map(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool) -> pa.Array:
     """Return the maps in the wanted type. Arrow's own cast drops fields of structs inside them without an error."""
-    whole = pa.concat_arrays([array])  # whose keys and items are those of a slice
+    whole = pa.concat_arrays([array])  # a copy without offset, so that keys and items are those of a slice
     keys = _cast(whole.keys, wanted.key_type, f"{path}.key", by_name=by_name)
     items = _cast(whole.items, wanted.item_type, f"{path}.value", by_name=by_name)
     entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
@@ -329,7 +329,7 @@ def _cast_map(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool)
 
 
 def storage_of(array: pa.Array) -> pa.Array:
-    """Return the values as Arrow stores them: its functions take no extension type, such as that of uuids."""
+    """Return an extension array, such as one of UUIDs, in its storage type, because Arrow's functions need that."""
     return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
 
 
@@ -341,11 +341,11 @@ def _is_list(kind: pa.DataType) -> bool:
 class FileTarget:
     """Everything that a task needs to write data files of a table; picklable.
 
-    :ivar folder: where the files go
-    :ivar family: prefix of the names of all files of one piece of work, such as a generation; of no other work, whose
-        files it would delete
-    :ivar label: prefix of this attempt's names, behind the family
-    :ivar rows: the columns to read rows as
+    :ivar folder: location of the files
+    :ivar family: prefix of the names of all files of one unit of work, such as a generation. No other work may use it,
+        because :meth:`collect` deletes by it
+    :ivar label: second part of the names of this attempt's files, after the family
+    :ivar rows: the columns that rows are read as
     """
 
     layout: FileLayout
@@ -359,7 +359,7 @@ class FileTarget:
     def of(cls, metadata: TableMetadata, io: FileIO, *, rows: pa.Schema | None = None, family: str = "") -> FileTarget:
         """Return the target of a table's data files.
 
-        :param rows: None: the table's own columns
+        :param rows: the columns that rows are read as; None for the table's own
         """
         layout = FileLayout.of(metadata)
         folder = metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data").rstrip("/")
@@ -368,13 +368,13 @@ class FileTarget:
     def write(
         self, table: pa.Table, footer: Mapping[str, str] | None = None, *, beside: pa.Table | None = None
     ) -> Iterator[tuple[StoredFile, pa.Table]]:
-        """Write the rows, one file for each of the table's partitions that they fall into, with its rows in order.
+        """Write the rows, one file for each partition that they fall into; yield each file and its rows, in order.
 
-        :param footer: kept in the files' own key-value metadata
-        :param beside: more columns of the rows, which are not written, and which the rows of each file are given
-        :raises SchemaError: they don't fit the table's columns
+        :param footer: written to the files' key-value metadata
+        :param beside: further columns of the rows, which are not written, but appended to the yielded rows
+        :raises SchemaError: the rows don't fit the table's columns
         """
-        # Never the same twice: Spark may run a task a second time while the first one still writes.
+        # A new name each time: Spark may run a task a second time while the first one still writes.
         name = f"{self.family}{self.label}{uuid.uuid4().hex}"
         more = {} if beside is None else dict(zip(beside.column_names, beside.columns, strict=True))
         for number, (partition, rows, positions) in enumerate(_split_by_partition(table, self.layout)):
@@ -386,14 +386,14 @@ class FileTarget:
                 yield stored, rows
 
     def discard(self) -> None:
-        """Delete the files that this attempt wrote.
+        """Delete the files that this attempt wrote; a failure is a warning.
 
         Do not call it after a commit was tried: the commit may have succeeded.
         """
         self._delete(self.family + self.label, keep=frozenset())
 
     def collect(self, committed: Iterable[StoredFile]) -> None:
-        """Delete the files that killed attempts at the same work wrote.
+        """Delete the files that killed attempts at the same work wrote; a failure is a warning.
 
         Call it only after the commit: none of those attempts can commit then.
         """
@@ -402,23 +402,24 @@ class FileTarget:
     def _delete(self, prefix: str, keep: Set[str]) -> None:
         if not prefix:
             return  # every name starts with the empty prefix, those of other writers too
-        for location, _ in self.store.list(self.folder):
-            name = location.rpartition("/")[2]
-            if name.startswith(prefix) and name not in keep:
-                self.store.delete([location])
+        with tidying(self.folder):
+            for location, _ in self.store.list(self.folder):
+                name = location.rpartition("/")[2]
+                if name.startswith(prefix) and name not in keep:
+                    self.store.delete([location])
 
 
 _MAX_FILE_BYTES: Final = 256 * 1024 * 1024
-"""Of rows in memory, before they are written; the file is some times smaller."""
+"""Size of rows in memory, in bytes, from which on they are written. The file is several times smaller."""
 WRITTEN: Final = "files binary, error string"
-"""Columns, in Spark's words, of the one row that a task of :class:`WriteRows` sends back."""
+"""Spark SQL schema of the one row that a task of :class:`WriteRows` returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """A task of Spark that writes rows to data files, and sends the files back.
+    """A Spark task that writes rows to data files and returns the pickled list of :class:`StoredFile`.
 
-    It sends an error of ours back, too, so that Spark does not repeat the task.
+    It returns the text of an :class:`RfrError`, too, instead of raising it, so that Spark does not retry the task.
     """
 
     target: FileTarget

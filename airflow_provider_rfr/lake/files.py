@@ -1,11 +1,12 @@
-"""Objects of the lake by location: written in one piece, listed, read, deleted; and the columns of a ledger's files.
+"""A store that writes, reads, lists and deletes objects by location, and the columns of a ledger's files.
 
-Local paths need only PyArrow; other stores are opened by PyIceberg's FileIO with the catalog's properties. A
-ledger's file has one row a page, and one opening row (page 0) a partition.
+Local paths need only PyArrow; other stores are opened by PyIceberg's FileIO with the catalog's properties. A ledger's
+file has one row for each page, and one opening row (page 0) for each partition.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -26,22 +27,24 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
+log = logging.getLogger(__name__)
+
 FOOTER_KEY = "rfr"
 OWN_FILE = ".puffin"
-"""Ending of the files in a table's folder that are neither Iceberg's nor rows.
+"""Suffix of the files in a table's folder that hold neither rows nor Iceberg's metadata.
 
-Stores for tables alone, such as SeaweedFS's table buckets, accept only the names that Iceberg's files have. Puffin is
-Iceberg's container of anything else, and readers open only those that the table's metadata name.
+Stores for tables alone, such as SeaweedFS's table buckets, accept only names that Iceberg uses. Puffin is Iceberg's
+container for arbitrary data, and readers open only the Puffin files that the table's metadata names.
 """
 _RENEWAL_SECONDS = 600.0
 _EXPIRY = "token-expires-at"
 _OF_CATALOG = ("uri", "credential", "token", "auth", "auth.manager")
-"""Properties of a catalog by which one logs in to it; ``uri`` may have a database's password."""
+"""Properties with the credentials of a catalog; ``uri`` may have a database's password."""
 
 
 @contextmanager
 def naming(location: str) -> Iterator[None]:
-    """Add the location to an error of the system; a path that the error names stays in it."""
+    """Add the location to an ``OSError`` of the system, and keep a path that the error names already."""
     try:
         yield
     except OSError as error:
@@ -53,8 +56,17 @@ def naming(location: str) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), location) from error
 
 
+@contextmanager
+def tidying(location: str) -> Iterator[None]:
+    """Log an error of deletions as a warning: the work is done, or has failed for a reason that must not be hidden."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("files in %s that no snapshot names could not be deleted: %s", location, error)
+
+
 def is_local(location: str) -> bool:
-    """Return True for a path of this machine, with or without ``file:``."""
+    """Tell whether the location is a path of this machine, with or without ``file:``."""
     return urlparse(location).scheme in ("", "file")
 
 
@@ -69,10 +81,10 @@ class FileStore:
 
     @classmethod
     def of(cls, io: FileIO) -> FileStore:
-        """Return the store of a table's files, which tasks take along to executors.
+        """Return the store of a table's files, which is pickled into tasks.
 
-        It has no properties by which one logs in to the catalog: nobody needs them for files, and a REST catalog puts
-        its client among them, which is another one in each task.
+        The catalog's credentials are left out. Files do not need them, and a REST catalog adds its client to them,
+        which is a different object in each task.
         """
         kept = {name: value for name, value in io.properties.items() if name not in _OF_CATALOG}
         return cls({name: value for name, value in kept.items() if not name.startswith("header.")})
@@ -97,7 +109,7 @@ class FileStore:
         :param footer: kept in the file's own key-value metadata
         """
         buffer = pa.BufferOutputStream()
-        # The Arrow schema is left out: readers go by Iceberg's, and a small file would double.
+        # The Arrow schema is left out: readers use Iceberg's, and it would double the size of a small file.
         with pq.ParquetWriter(buffer, table.schema, compression="zstd", store_schema=False, **options) as writer:
             writer.write_table(table, row_group_size=row_group_size)
             if footer:
@@ -122,7 +134,7 @@ class FileStore:
             return bytes(stream.read())
 
     def read_footer(self, location: str) -> tuple[str, pq.FileMetaData] | None:
-        """Return the footer of :meth:`write_parquet` and the file's metadata; None for a torn, missing or other object.
+        """Return the footer of :meth:`write_parquet` and the file's metadata; None for a torn, missing or other file.
 
         :raises OSError: the store does not answer, which must not be taken for a torn object
         """
@@ -168,12 +180,14 @@ class FileStore:
                 continue
         return count
 
-    def delete_folder(self, prefix: str) -> None:
-        filesystem, path = self._open(prefix)
-        if filesystem.get_file_info(path).type == pafs.FileType.Directory:
-            # Google's storage has no folders: its client deletes all objects, and then misses the folder itself.
-            with suppress(FileNotFoundError):
-                filesystem.delete_dir(path)
+    def tidy_folder(self, prefix: str) -> None:
+        """Delete a folder of temporary files; a failure is a warning."""
+        with tidying(prefix):
+            filesystem, path = self._open(prefix)
+            if filesystem.get_file_info(path).type == pafs.FileType.Directory:
+                # Google's storage has no folders: its client deletes all objects, and then misses the folder itself.
+                with suppress(FileNotFoundError):
+                    filesystem.delete_dir(path)
 
     def _open(self, location: str) -> tuple[pafs.FileSystem, str]:
         if is_local(location):
@@ -189,8 +203,8 @@ class FileStore:
 def renewal_time(table: Table) -> float:
     """Return the time to renew the vended credentials of a table just loaded; infinity if it has none.
 
-    The time is one of the monotonic clock. It is after half of their life, where the properties have its end
-    (``s3.session-token-expires-at-ms``), and after ten minutes at the latest.
+    The time is on the monotonic clock. It is half of their lifetime from now, if the properties have its end
+    (``s3.session-token-expires-at-ms``), and ten minutes from now at the latest.
     """
     own = table.catalog.properties
     vended = {key: value for key, value in table.io.properties.items() if own.get(key) != value}
@@ -203,7 +217,7 @@ def renewal_time(table: Table) -> float:
 
 @lru_cache(maxsize=16)
 def _filesystem(scheme: str, netloc: str, properties: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
-    """Return the one client of this process for the store, because each client holds connections."""
+    """Return the client for the store that this process shares, because each client holds connections of its own."""
     from airflow_provider_rfr.lake.file_io import LakeFileIO
 
     filesystem = LakeFileIO(dict(properties)).fs_by_scheme(scheme, netloc)
@@ -233,7 +247,7 @@ PAGE_COLUMNS = (
     "promised",
     "absent",
 )
-"""What the driver reads of a page: its place, cursors and counts, but no records."""
+"""The columns that the driver reads of a page: its place, cursors and counts, but no records."""
 
 _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("generation", pa.int64(), "the refresh this row belongs to"),
@@ -265,7 +279,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
 
 @cache
 def ledger_arrow_schema() -> pa.Schema:
-    """Return the columns with Iceberg's field ids, which are their places from 1."""
+    """Return the Arrow schema of a ledger's files. Its Iceberg field ids are the columns' positions, from 1."""
     return pa.schema(
         pa.field(name, kind, metadata={"PARQUET:field_id": str(number), "doc": doc})
         for number, (name, kind, doc) in enumerate(_COLUMNS, start=1)
@@ -273,7 +287,7 @@ def ledger_arrow_schema() -> pa.Schema:
 
 
 def select_columns(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the columns of page rows in the ledger's types; one that was added after they were written is null.
+    """Return these columns of page rows, in the ledger's types; a column that the rows lack is null.
 
     The table keeps its metadata, which is the file's footer.
     """

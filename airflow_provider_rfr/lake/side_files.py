@@ -1,9 +1,9 @@
 """Files beside a table's metadata that belong to one snapshot, whose summary names them with their SHA-256.
 
-They hold what is too large for a summary, which every reader of the metadata loads. A file is written before the
-commit that names it. Where that commit is refused, its file is deleted; what a killed process leaves is deleted by an
-expiry, a day later. A name is never used twice, so the file of an expired snapshot can be deleted while the same
-content is written for another one.
+They hold data that is too large for a summary, which every reader of the metadata loads. A file is written before the
+commit that names it. If that commit is refused, the file is deleted; an expiry deletes the files that killed processes
+left, after a day. A name is never used twice, so the file of an expired snapshot can be deleted while the same content
+is written for another one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_provider_rfr.lake.commits import (
     metadata_folder,
     summary_of,
 )
-from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
+from airflow_provider_rfr.lake.files import OWN_FILE, FileStore, tidying
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 CHANGES_FILE_KEY: Final = "rfr.changes-file"
 """Summary property: location of the keys of the rows that a merge deleted."""
 _PREFIXES: Final = {key: f"{key.replace('.', '-')}-" for key in (STATE_FILE_KEY, CHANGES_FILE_KEY)}
-"""Beginning of the files' names, by the summary property that names a file."""
+"""Prefixes of the files' names, by the summary property that names a file."""
 _REFUSALS: Final = (CommitConflictError, TargetChangedError, SchemaEvolutionError)
-"""Errors after which no snapshot names the files for sure."""
+"""Errors after which it is certain that no snapshot names the files."""
 _ABANDONED_MS: Final = 86_400_000
 
 
@@ -53,7 +53,7 @@ class SideFiles:
     def write(self, key: str, content: Any) -> dict[str, str]:
         """Write a file; return the summary properties that name it.
 
-        :param key: the one with its location
+        :param key: the property for its location
         :param content: bytes or a buffer
         """
         table, name = self._table(), f"{_PREFIXES[key]}{int(time.time() * 1000)}-{uuid.uuid4().hex}{OWN_FILE}"
@@ -63,16 +63,18 @@ class SideFiles:
         return {key: location, f"{key}-sha256": hashlib.sha256(content).hexdigest()}
 
     def discard(self) -> None:
-        """Delete the files that were written."""
+        """Delete the files that were written; a failure is a warning."""
         if self._written:
-            FileStore.of(self._table().io).delete(self._written)
+            table = self._table()
+            with tidying(metadata_folder(table.metadata)):
+                FileStore.of(table.io).delete(self._written)
 
 
 @contextmanager
 def side_files(table: Callable[[], Table]) -> Iterator[SideFiles]:
-    """Write side files and try a commit that names them; where it is refused, they are deleted.
+    """Yield a writer of side files for the commit in the block; if the commit is refused, delete the files.
 
-    :param table: loads the table, or creates it; called only where there is a file
+    :param table: returns the table, which may be about to be created; called only if there is a file
     """
     files = SideFiles(table)
     try:
@@ -104,7 +106,7 @@ def named_side_files(snapshots: Iterable[Snapshot]) -> set[str]:
 
 
 def is_abandoned(location: str, named: Iterable[str]) -> bool:
-    """Tell whether a file in the metadata folder is a side file whose commit never came.
+    """Tell whether a file in the metadata folder is a side file, older than a day, whose commit was never made.
 
     :param named: locations of the side files that snapshots name
     """
@@ -113,5 +115,5 @@ def is_abandoned(location: str, named: Iterable[str]) -> bool:
     written = "" if prefix is None else name.removeprefix(prefix).partition("-")[0]
     if not written.isdecimal() or int(time.time() * 1000) - int(written) <= _ABANDONED_MS:
         return False
-    # By their names: a catalog may write the same folder in another form.
+    # Compared by name: a catalog may write the location of the same folder in another form.
     return name not in {other.rpartition("/")[2] for other in named}

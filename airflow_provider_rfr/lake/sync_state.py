@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = 1
 _LONGEST: Final = 8 * 1024
-"""Bytes of a state that is kept in the summary."""
+"""Size limit, in bytes, of a state that is kept in the summary."""
 _CODEC: Final = "zstd"
 _TRIES: Final = 12
 STATE_SNAPSHOT: Final = "rfr.state-snapshot"
-"""Table property: id of the snapshot that was given a state last. It tells a lost state from one that never was."""
+"""Table property: id of the last snapshot that was written with a state. It tells a lost state from no state."""
 _KEPT: Final = "rfr.state-kept"
-"""Table property of an expiry: ids of the snapshot that it kept for its state, and of the oldest one that it left in
-the line of ``main``, with a colon."""
+"""Table property that an expiry sets: ids of the snapshot that it kept for its state, and of the oldest one that it
+left in the line of ``main``, separated by a colon."""
 NO_STATE: Final[Mapping[str, str]] = {STATE_KEY: "none"}
-"""Properties of a commit after which the table has no state: it replaced the rows that the state was of."""
+"""Summary properties of a commit that ends the state, because it replaced the rows that the state belonged to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class SyncState:
     :ivar rules: JSON values that have to be the same for the state to be continued: field and type of the cursor, the
         primary key
     :ivar values: the largest cursor value seen, as text, by the key of the partition (``{}`` for an undivided stream)
-    :ivar unlisted: for how many syncs in a row a partition was not listed, by its key
-    :ivar of_source: the state in the form of the source, which alone reads it; None where ``values`` are the state
+    :ivar unlisted: number of syncs in a row in which a partition was not listed, by its key
+    :ivar of_source: the state in the source's own form, which only the source reads; None if ``values`` are the state
     """
 
     rules: Mapping[str, Any]
@@ -105,7 +105,7 @@ class SyncState:
 
     @property
     def digest(self) -> str:
-        """Return a text that differs for every other state."""
+        """Return the SHA-256 digest of the state's JSON."""
         return hashlib.sha256(_encoded(self)).hexdigest()
 
 
@@ -118,7 +118,7 @@ def _encoded(state: SyncState) -> bytes:
 
 
 def state_properties(state: SyncState, side: SideFiles) -> dict[str, str]:
-    """Return the properties by which a commit on the table carries the state; a large state gets a file first."""
+    """Return the summary properties that hold the state; a large state is written to a side file first."""
     content = _encoded(state)
     if len(content) <= _LONGEST:
         return {STATE_KEY: content.decode()}
@@ -126,41 +126,48 @@ def state_properties(state: SyncState, side: SideFiles) -> dict[str, str]:
 
 
 def snapshot_with_state(metadata: TableMetadata) -> Snapshot | None:
-    """Return the newest snapshot of ``main`` that says how far the table was synced; None if there is none."""
+    """Return the newest snapshot of ``main`` that sets or ends the sync's state; None if there is none."""
     oldest = None
     for oldest in ancestors(metadata, metadata.current_snapshot_id):
         if carries_state(summary_of(oldest)):
             return oldest
-    # Where snapshots behind the oldest one have expired, the expiry noted the one with the state, which it kept. If the
-    # line ends at another snapshot than it did then, nobody knows whether the rows have come from that state: the table
-    # may have been rolled back, or replaced by another engine.
+    # If an expiry dropped older snapshots of the line, it noted the one that it kept for its state. The note counts
+    # only while the line ends at the same snapshot as then. Otherwise the table may have been rolled back, or replaced
+    # by another engine, and its rows may not belong to that state.
     kept, _, left = metadata.properties.get(_KEPT, "").partition(":")
     ends_there = oldest is not None and str(oldest.snapshot_id) == left
     return metadata.snapshot_by_id(int(kept)) if ends_there and kept.isdecimal() else None
 
 
 def note_of(snapshot: Snapshot | None) -> dict[str, str]:
-    """Return the table properties of a commit that adds the snapshot; none if it has no state."""
+    """Return the table properties that a commit of the snapshot sets: its id, if it sets or ends the state."""
     return {STATE_SNAPSHOT: str(snapshot.snapshot_id)} if snapshot and carries_state(summary_of(snapshot)) else {}
 
 
 def note_after_expiry(metadata: TableMetadata, with_state: Snapshot | None, expired: Collection[int]) -> dict[str, str]:
-    """Return the table properties of an expiry, by which the state is found behind the snapshots that it drops.
+    """Return the table properties that an expiry sets, so that the state is found although it cuts the line.
 
-    :param with_state: as of :func:`snapshot_with_state`
+    :param with_state: result of :func:`snapshot_with_state`
+    :param expired: ids of the snapshots that the expiry drops
     """
+    if with_state is None:
+        # A rollback to before the first state took it back: it is not lost when the snapshot that carried it goes.
+        newest = metadata.properties.get(STATE_SNAPSHOT, "")
+        goes = newest.isdecimal() and int(newest) in expired and not has_lost_state(metadata)
+        return {STATE_SNAPSHOT: ""} if goes else {}
     left = None
     for snapshot in ancestors(metadata, metadata.current_snapshot_id):
         if snapshot.snapshot_id in expired:
             break
         left = snapshot.snapshot_id
-    return {} if with_state is None else {_KEPT: f"{with_state.snapshot_id}:{left}"}
+    return {_KEPT: f"{with_state.snapshot_id}:{left}"}
 
 
 def has_lost_state(metadata: TableMetadata) -> bool:
     """Tell whether the table had a state, and an expiry by another engine dropped it.
 
-    After a rollback to before the state, its snapshot is still there, or was made after those of the line.
+    It is lost if its snapshot is gone, or is older than a line that was cut. A rollback to before the state is no loss:
+    then the state's snapshot is newer than the line.
     """
     newest = metadata.properties.get(STATE_SNAPSHOT, "")
     if not newest.isdecimal() or snapshot_with_state(metadata) is not None:
@@ -185,7 +192,7 @@ def _summary_with_state(metadata: TableMetadata) -> Mapping[str, str]:
 
 
 def state_mark(metadata: TableMetadata) -> str | None:
-    """Return a text that differs for every other state, without reading a file; None without a state."""
+    """Return a digest of the state as the summary has it, without reading a file; None without a state."""
     content = _content_of(_summary_with_state(metadata))
     return None if content is None else hashlib.sha256(content.encode()).hexdigest()
 
@@ -212,9 +219,9 @@ def read_state(table: Table) -> SyncState | None:
 
 
 def state_changed_at(metadata: TableMetadata) -> datetime | None:
-    """Return the time of the oldest commit that has the table's state in a row with the newest; None without a state.
+    """Return the time since which the table has its present state; None without a state.
 
-    Commits before an expired one are not known.
+    Several commits in a row may carry the same state. This is the time of the oldest of them that has not expired.
     """
     newest = snapshot_with_state(metadata)
     if newest is None or summary_of(newest).get(STATE_KEY) == NO_STATE[STATE_KEY]:
@@ -230,14 +237,14 @@ def state_changed_at(metadata: TableMetadata) -> datetime | None:
 
 
 def _content_of(summary: Mapping[str, str]) -> str | None:
-    """Return a text that differs for every other state."""
+    """Return the digest of the state's side file, or the state's JSON; None without a state."""
     return summary.get(f"{STATE_FILE_KEY}-sha256") or summary.get(STATE_KEY)
 
 
 def write_state(catalog: Catalog, name: str, state: SyncState) -> int:
     """Set the state in an empty snapshot of its own; return the snapshot's id.
 
-    Repeated where another commit comes first: the state is then set on top of that commit.
+    If another commit comes first, this is retried on top of that commit.
 
     :raises ConfigurationError: there is no such table
     """

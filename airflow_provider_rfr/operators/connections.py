@@ -1,9 +1,9 @@
 """ALTER CONNECTION in DAGs: the operator with its arguments, and tasks that continue with altered connections.
 
-A task whose connection is altered stops at its checkpoint, and continues with the new settings. All in one try of the
-task: the work is asked to stop, it keeps what it has done, and when it has ended the connections are read again and it
-runs once more. No retry is spent, and no scheduler is waited for. A control store that can't be reached never fails a
-task; then no alteration restarts it.
+A task whose connection is altered stops at its checkpoint, and continues with the new settings in the same try. The
+work is asked to stop, and keeps what it has done. When it has ended, the connections are read again, and it runs once
+more. This uses no retry, and does not wait for the scheduler. A control store that can't be reached never fails a task;
+then no alteration restarts it.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _log = logging.getLogger(__name__)
 
 
 class AlterConnectionOperator(BaseOperator):
-    """Change a connection after validation, whole or not at all, and restart its dependents; or drop an unused one.
+    """Change a connection atomically after validation, and restart its dependents; or drop an unused connection.
 
-    Either a ``statement``, or ``connection`` with ``set``, ``drop`` and ``reset``; of ``WITH`` and the arguments the
-    more careful setting counts. Returns what was changed, masked, and the outcome of every refresh and sink that uses
-    the connection.
+    Takes either a ``statement``, or ``connection`` with ``set``, ``drop`` and ``reset``. A setting counts if either
+    ``WITH`` or an argument changes it from its default. Returns what was changed, masked, and the outcome of every
+    refresh and sink that uses the connection.
 
     Airflow stores and shows templated fields, so they must hold no secret: write ``SECRET 'env:NAME'``, or ``:name``
     with the value in ``parameters``, which is neither stored nor shown.
@@ -81,15 +81,15 @@ class AlterConnectionOperator(BaseOperator):
     :param parameters: values of ``:name``, which may be secrets
     :param if_exists: a connection that is missing is not an error
     :param validate: try the new settings before they are stored
-    :param restart: restart what uses the connection; else it keeps its copy until its next run
-    :param dry_run: only report what would be done
+    :param restart: restart the tasks that use the connection; else they keep their copies until their next runs
+    :param dry_run: only report the plan
     :param drain_timeout: time that a running refresh may take to reach its next checkpoint; seconds, a timedelta or
         text such as ``10m``
-    :param new_identity: take another upstream, and read everything from its beginning
+    :param new_identity: accept another upstream, and read everything from its beginning
     :param airflow_api_conn_id: connection of type ``rfr_http`` with Airflow's address, and a user who may edit
         connections; not needed where Airflow asks for no password (templated)
-    :param control_store_conn_id: connection of the control store; None for the usual one (templated)
-    :raises ConnectionConflictError: another process alters it, a retry may help
+    :param control_store_conn_id: connection of the control store; None for the default (templated)
+    :raises ConnectionConflictError: another process alters the connection; a retry may help
     :raises ConnectionValidationError: the new settings do not work, as far as they can be tried now
     :raises AirflowFailException: the statement can't be done, and nothing was changed
     """
@@ -144,11 +144,11 @@ class AlterConnectionOperator(BaseOperator):
             check_plain(self._statement)
 
     def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
-        """Render, then parse, and mask plain texts in the place of secrets, before Airflow stores the rendered fields.
+        """Render and parse the statement, and mask plain secrets in it before Airflow stores the rendered fields.
 
         :raises AirflowFailException: the statement can't be parsed, so its secrets are unknown; Airflow stores nothing
         """
-        # Not render_template_fields, which Airflow does not call for a mapped task.
+        # This method is overridden, because Airflow does not call render_template_fields for a mapped task.
         super()._do_render_template_fields(parent, *args, **kwargs)
         if parent is self:
             try:
@@ -175,7 +175,7 @@ class AlterConnectionOperator(BaseOperator):
     def _parse(self) -> Statement:
         """Build the statement from the arguments.
 
-        :raises ConfigurationError: both forms, or none, or what can't be read
+        :raises ConfigurationError: both forms are given, or none, or an argument can't be read
         """
         names = ("connection", "set", "drop", "reset", "if_exists")
         settings = ("validate", "restart", "drain_timeout", "new_identity")
@@ -196,7 +196,7 @@ def statement_from(
     """Return the statement, from its text or from a connection's id and options.
 
     :param set: values by option; text must be a JSON object
-    :param drop: options, as ``reset``; text may name several, separated by commas
+    :param drop: options to remove, as for ``reset``; text may name several, separated by commas
     :param settings: those of :func:`settings_with`
     :raises ConfigurationError: the field, the problem, and the remedy
     """
@@ -231,7 +231,7 @@ def settings_with(
     new_identity: Any = False,
     drain_timeout: Any = None,
 ) -> Settings:
-    """Combine the settings of a statement with arguments: the more careful of two booleans counts.
+    """Combine the settings of a statement with arguments: of two booleans, the one counts that is not the default.
 
     :param drain_timeout: counts where the statement has the default
     :raises ConfigurationError: the field, the problem, and the remedy
@@ -249,7 +249,7 @@ def settings_with(
 
 
 def check_plain(statement: Statement) -> None:
-    """Refuse plain secrets while the DAG is parsed, as far as names show them: DAGs are shown to their readers.
+    """Refuse plain secrets while the DAG is parsed, as far as option names reveal them: Airflow shows a DAG's code.
 
     :raises AlterationRefusedError: with every such option
     """
@@ -266,7 +266,7 @@ def check_plain(statement: Statement) -> None:
 def plain_texts(statement: Statement, conn_type: str | None) -> Iterator[str]:
     """Yield plain values that may be secret, so that they can be masked before the statement is refused.
 
-    :param conn_type: of the connection; None where it is unknown, which hides the most
+    :param conn_type: type of the connection; None where it is unknown, which masks the most
     """
     connection_type = type_named(conn_type or "http")
     for action in statement.actions:
@@ -305,7 +305,7 @@ def _flat(place: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _lower(option: str) -> str:
-    """Convert a field's name to lower case: it may be written in any case, as in a statement."""
+    """Convert the first part of an option's name to lower case: it may be written in any case, as in a statement."""
     first, *more = parts_of(option)
     return name_of([first.lower(), *more])
 
@@ -347,14 +347,14 @@ def running_with(
     kind_of: Callable[[Exception], str] = lambda error: type(error).__name__,
     control_store_conn_id: str | None = None,
 ) -> _T:
-    """Do a task's work with these connections; once more if one of them was altered and the work failed meanwhile.
+    """Do a task's work with these connections; repeat it each time that it fails after one of them was altered.
 
     :param kind: ``refresh`` or ``sink``
     :param conn_ids: connections that the task names, or a function that returns them before each start of the work
     :param work: reads the connections itself, each time that it is called
-    :param details: what else is noted of the task, see ``ConnectionUse``; no secrets
+    :param details: further details of the task to register, see ``ConnectionUse``; no secrets
     :param stop: asks the work to end at its next checkpoint, from another thread; by default it ends by itself
-    :param kind_of: name of the error that the work failed with
+    :param kind_of: returns the name of the error that the work failed with
     :param control_store_conn_id: connection of the control store; None for the default
     """
     store = _unless_away(ControlStoreHook(control_store_conn_id).get_store)
@@ -380,7 +380,7 @@ def running_with(
                 _unless_away(use.end, DEFERRED)
                 raise
             except Exception as error:
-                # Of any kind: the stop that was asked for, or what the old settings led to.
+                # Any error counts: it may be the requested stop, or a failure with the old settings.
                 if not _unless_away(use.is_stale):
                     _unless_away(use.end, FAILED, str(error), kind_of(error))
                     raise
@@ -393,7 +393,7 @@ def running_with(
 
 @contextmanager
 def _failure_noted(use: ConnectionUse | None, kind_of: Callable[[Exception], str]) -> Iterator[None]:
-    """Note an error as the end of the task; ``use``: its former start, if there was one."""
+    """Record an error as the end of the task's former start, if there was one, and raise it."""
     try:
         yield
     except Exception as error:
@@ -408,26 +408,24 @@ def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:
     """Do the rest of the work of a task whose driver ran in a cluster, and record how the task ended."""
     from airflow_provider_rfr.store.connections import FAILED, IDLE, end_use
 
-    state, error = IDLE, None
+    end: tuple[str, str | None, str | None] = (IDLE, None, None)
     try:
         return work()
-    except Exception as failure:
-        state, error = FAILED, str(failure)
+    except Exception as error:
+        end = (FAILED, str(error), type(error).__name__)
         raise
     finally:
         store = _unless_away(ControlStoreHook().get_store)
         if store is not None:
             task = task_of(context)
-            _unless_away(
-                store.run, lambda connection: end_use(connection, store.now(connection), task, None, state, error)
-            )
+            _unless_away(store.run, lambda connection: end_use(connection, store.now(connection), task, None, *end))
             store.close()
 
 
 def moved(api_conn_id: str | None) -> list[dict[str, Any]]:
-    """Return the former addresses of this connection's API and the present one; an empty list if unknown.
+    """Return the addresses of an API's connection for ``run.moved`` of a document, as :func:`addresses_of` does.
 
-    They are for the refresh's document.
+    The list is empty if the control store can't be reached.
     """
     store = _unless_away(ControlStoreHook().get_store) if api_conn_id else None
     if store is None or api_conn_id is None:

@@ -1,8 +1,8 @@
-"""The merge of a batch into a table: which rows are new, replaced, unchanged or stale, and the files of one commit.
+"""The merge of a batch into a table. It decides which rows are new, replaced, unchanged or stale, and plans a commit.
 
-The plan is made for the table as it was loaded. Where another commit comes first, the table is loaded again and only
-files that are new to the plan, or of which other rows were deleted, are searched; a file that is written already is
-used again if the plan still wants it.
+The plan is made for the snapshot that was loaded. If another commit comes first, the table is loaded again, and only
+files that are new, or that have other delete files, are searched. Files that were already written are used again if the
+new plan still needs them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _log = logging.getLogger(__name__)
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _Content = tuple[str, ...]
-"""Location of a data file, and those of its delete files."""
+"""Identity of a data file's live rows: its location, and those of its delete files."""
 
 _SMALL_BYTES: Final = 8 * 1024 * 1024
 _MANY_SMALL_FILES: Final = 32
 _FOLDED_BYTES: Final = 64 * 1024 * 1024
-"""Of small files that one merge writes together at the most."""
+"""Limit of the bytes of small files that one merge compacts."""
 _LARGE_SHARE: Final = 0.25
 
 
@@ -59,12 +59,12 @@ class MergeCounts:
     """The records of a batch, by their outcome; their sum is the number of records that were read.
 
     :ivar inserted: rows with a key that the table lacked
-    :ivar updated: rows in place of a row with the same key
+    :ivar updated: rows that replaced a row with the same key
     :ivar unchanged: records that equal the row of the table
     :ivar stale: records older than the row of the table
     :ivar deleted: records that removed a row
-    :ivar unknown_deletions: records that were to remove a row that is not there
-    :ivar older_versions: records of which the batch has a newer one
+    :ivar unknown_deletions: deletions of a key that the table lacked
+    :ivar older_versions: records of which the batch has a newer version
     :ivar outside: records outside of the window that was asked for
     """
 
@@ -79,7 +79,7 @@ class MergeCounts:
 
     @property
     def read(self) -> int:
-        """Return the records of the batch."""
+        """Return the number of the batch's records."""
         found = self.inserted + self.updated + self.unchanged + self.stale
         return found + self.deleted + self.unknown_deletions + self.older_versions + self.outside
 
@@ -93,8 +93,8 @@ class MergeCounts:
 class MergeLimits:
     """The limits of a merge.
 
-    :ivar appends: rows that the table has are left out of the batch, and none is replaced
-    :ivar max_rewrite_bytes: of the table's files that may be written again; None for any
+    :ivar appends: whether rows are only added: records that the table already has are left out, and no row is replaced
+    :ivar max_rewrite_bytes: bytes of the table's files that may be rewritten; None for any
     :ivar max_deleted: share of the table's rows that records may remove
     """
 
@@ -105,13 +105,13 @@ class MergeLimits:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """The files of the commit.
+    """The planned commit: its files, and the counts of rows.
 
     :ivar old: files of the table that are replaced
-    :ivar new: files in their place, and with the new rows
-    :ivar rows: of the table after the commit
+    :ivar new: files that replace them, and files with new rows
+    :ivar rows: number of rows in the table after the commit
     :ivar deleted: keys of the rows that the commit deletes, with a column for each path of the key
-    :ivar doubled: rows of the table beyond the first of their key, which the commit replaces as well
+    :ivar doubled: surplus rows that the commit removes, because the table had several rows with the same key
     """
 
     old: tuple[DataFile, ...]
@@ -124,7 +124,13 @@ class MergePlan:
 
 @dataclass(slots=True)
 class _Verdict:
-    """The verdict on the newest row of each key, by its place among the winners."""
+    """The verdict on each winner, the newest row of its key in the batch; arrays are in the order of the winners.
+
+    :ivar hits: number of the table's rows with the key
+    :ivar is_stale: whether one of these is newer
+    :ivar is_deletion: whether the winner deletes rows
+    :ivar is_unchanged: whether the winner equals the table's row
+    """
 
     hits: _Numbers
     is_stale: _Mask
@@ -140,10 +146,12 @@ class _Verdict:
 class Merge:
     """A merge of one batch.
 
-    :ivar store: of the batch's files
+    :ivar jobs: runner of the tasks
+    :ivar store: store of the batch's files
     :ivar sent: paths of the columns that the batch has, with or without a value
-    :ivar files: rows by data file of the batch
-    :ivar without: writes a data file of the batch again without the rows at these places; returns files in its place
+    :ivar files: data files of the batch, by location
+    :ivar without: rewrites data files of the batch without some of their rows, and returns the new files; called with
+        pairs of a location and the places of these rows
     """
 
     jobs: Cluster | DriverJobs
@@ -203,8 +211,9 @@ class Merge:
 
     def _pruned(self, files: Sequence[FileScanTask], reader: TableReader) -> list[FileScanTask]:
         """Return the files that may have keys of the batch, by the bounds of the key's columns."""
+        # A file with delete files is always read, because its remaining rows have to be counted.
         if not self.batch.key_files:
-            return []
+            return [task for task in files if task.delete_files]
         schema = reader.columns()
         columns = [
             (schema.find_field(".".join(path)).field_id, bounds)
@@ -213,7 +222,6 @@ class Merge:
         ]
 
         def may_have_keys(task: FileScanTask) -> bool:
-            # Of a file with deletes, the rows that are left have to be counted.
             return bool(task.delete_files) or all(
                 (span := bounds_of(task.file, schema, field_id)) is None or _overlaps(bounds, span)
                 for field_id, bounds in columns
@@ -222,6 +230,7 @@ class Merge:
         return [task for task in files if may_have_keys(task)]
 
     def _judge(self, live: Sequence[FileScanTask]) -> _Verdict:
+        """Compare the winners with the table's rows that have their keys."""
         winners = self.batch.winners
         count = winners.num_rows
         hits, stale = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
@@ -238,7 +247,7 @@ class Merge:
     def _rewrite(
         self, reader: TableReader, live: Sequence[FileScanTask], verdict: _Verdict
     ) -> list[tuple[tuple[FileScanTask, ...], Rewritten]]:
-        """Write the files that hold replaced rows again; note in the verdict which rows are unchanged."""
+        """Rewrite the files that hold replaced rows; record in the verdict which rows are unchanged."""
         replaced = {} if self.limits.appends else self._replaced(live, verdict)
         self._check_bytes([rows.file for rows, _ in replaced.values()], live)
         groups = [[rows for rows, _ in share] for share in _grouped(list(replaced.values()))]
@@ -251,7 +260,7 @@ class Merge:
         return [(tuple(rows.file for rows in group), result) for group, result in outcomes]
 
     def _replaced(self, live: Sequence[FileScanTask], verdict: _Verdict) -> dict[str, tuple[Replaced, _Numbers]]:
-        """Return the rows of each file that the batch may replace, with their winners."""
+        """Return the rows that the batch may replace, with the places of their winners, by file."""
         replaces, winners = verdict.replaces, self.batch.winners
         compares = replaces & ~verdict.is_deletion & (verdict.hits == 1)
         parts, places = winners["part"].to_numpy(), winners["row"].to_numpy()
@@ -268,7 +277,7 @@ class Merge:
     def _run(
         self, reader: TableReader, groups: Sequence[Sequence[Replaced]]
     ) -> list[tuple[Sequence[Replaced], Rewritten]]:
-        """Write the groups that were not written in this form yet."""
+        """Rewrite each group of files, unless an earlier try rewrote it in the same form; return all results."""
         digests = [_digest(group) for group in groups]
         names = [tuple(_content(rows.file) for rows in group) for group in groups]
         wanted = [
@@ -288,21 +297,21 @@ class Merge:
     def _folded(
         self, live: Sequence[FileScanTask], replaced: Mapping[str, Any], verdict: _Verdict
     ) -> list[list[FileScanTask]]:
-        """Return small files to write together, so that a sync each hour does not leave thousands of files.
+        """Return a group of small files to compact, so that a sync each hour does not leave thousands of files.
 
-        Only where rows are inserted: then there is a commit for sure, and one more small file.
+        Return none unless rows are inserted: only then a commit is certain, and it adds one more small file.
         """
         if not ((verdict.hits == 0) & ~verdict.is_deletion).any():
             return []
         free = {_content(task): task for task in live if task.file.file_path not in replaced}
         if self._fold is None:
             self._fold = tuple(map(_content, _small_files(free.values())))
-        # The same at each try: a repeated one must be fast, to win against busy writers.
+        # The same files at each try, whose rewrite is used again: a retry must be fast, to win against busy writers.
         group = [free[content] for content in self._fold if content in free]
         return [group] if group and len(group) == len(self._fold) else []
 
     def _write_new_rows(self, verdict: _Verdict) -> list[StoredFile]:
-        """Return data files with the rows of the batch that the table is to get."""
+        """Return data files with exactly those rows of the batch that the commit adds to the table."""
         dropped = self._dropped(verdict)
         parts, rows = dropped["part"].to_numpy(), dropped["row"].to_numpy()
         digest = hashlib.blake2b(parts.tobytes() + rows.tobytes()).digest()
@@ -315,7 +324,7 @@ class Merge:
         return self._new_rows[1]
 
     def _dropped(self, verdict: _Verdict) -> pa.Table:
-        """Return ``part`` and ``row`` of the batch's rows that the table does not get."""
+        """Return ``part`` and ``row`` of the batch's rows that the commit does not add to the table."""
         leaves, losers = verdict.is_stale | verdict.is_unchanged, self.batch.losers
         if self.rules.is_whole_row:
             # Equal rows of a stream without a key are different rows: the table gets all of them or none.
@@ -386,7 +395,7 @@ class Merge:
 
 
 def _small_files(files: Iterable[FileScanTask]) -> list[FileScanTask]:
-    """Return small files of the partition that has most of them; none where it has few."""
+    """Return small files of the partition that has most of them; none if it has few."""
     partitions: dict[Any, list[FileScanTask]] = {}
     for task in files:
         if task.file.file_size_in_bytes < _SMALL_BYTES:
@@ -400,7 +409,7 @@ def _small_files(files: Iterable[FileScanTask]) -> list[FileScanTask]:
 
 
 def _content(task: FileScanTask) -> _Content:
-    """Return a value that differs for every other file, and for the same file with other rows deleted."""
+    """Return the identity of a file's live rows: it differs for every other file, and for other delete files."""
     return (task.file.file_path, *sorted(file.file_path for file in task.delete_files))
 
 
@@ -410,7 +419,7 @@ def _untouched(task: FileScanTask) -> Replaced:
 
 
 def _distinct(keys: Sequence[pa.Table]) -> pa.Table:
-    """Return each key once: the table may have several rows with one."""
+    """Return the distinct keys: the table may have several rows with the same key."""
     if not keys:
         return pa.table({})
     table = pa.concat_tables(keys)
@@ -426,7 +435,7 @@ def _digest(group: Sequence[Replaced]) -> bytes:
 
 
 def _grouped(replaced: list[tuple[Replaced, _Numbers]]) -> list[list[tuple[Replaced, _Numbers]]]:
-    """Return files to write together: small ones of one partition, so that their rows share new files."""
+    """Group the files to rewrite: small files of one partition are written together, as fewer files."""
     groups: dict[Any, list[tuple[Replaced, _Numbers]]] = {}
     result = []
     for item in replaced:
@@ -446,4 +455,4 @@ def _overlaps(bounds: Bounds, span: tuple[Any, Any]) -> bool:
         place = bisect.bisect_left(bounds, span[0], key=lambda bound: bound[1])
         return place < len(bounds) and bool(bounds[place][0] <= span[1])
     except TypeError:
-        return True  # the file's bounds are of another type than the keys, which says nothing
+        return True  # bounds of another type than the keys exclude nothing

@@ -1,11 +1,11 @@
-"""Tasks of a merge: find the table's rows that have keys of the batch, and write their files again without them.
+"""Tasks of a merge: find the table's rows that have keys of the batch, and rewrite their files without these rows.
 
 The batch is the rows that a sync read. Each data file that it wrote has an index: key, cursor value and time of every
 row. Of the rows with one key, the newest by cursor value counts, and of equal ones the last in the order of pages.
 
-Keys are searched as they are, not by a hash: by the native type of a single column, and of several columns by bytes
-that no two different keys share. The driver sorts the keys once and writes them to files of a bounded size, which tasks
-search one after the other, so that a task's memory does not grow with the batch.
+Keys are compared exactly, not by a hash: a single column in its native type, several columns as bytes that no two
+different keys share. The driver sorts the keys once and writes them to files of a bounded size, which tasks search one
+after the other, so that a task's memory does not grow with the batch.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 Paths = tuple[tuple[str, ...], ...]
 Bounds = list[tuple[Any, Any]]
-"""Ranges, in ascending order, that hold all values of a column: the least and the greatest of each."""
+"""Ranges in ascending order, as pairs of least and greatest value, that together contain all values of a column."""
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 PLACE_COLUMN: Final = "_rfr_place"
-"""Column of rows that are being written: the place of the record in its page."""
+"""Temporary column of rows before they are written: the place of the record in its page."""
 _INDEX_COLUMNS: Final = ("cursor", "fetched", "place", "row", "deleted")
 _EXTRACTED_AT: Final = "_rfr_extracted_at"
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
-"""Of rows in memory before they are written."""
+"""Bytes of rows in memory after which they are written; also the limit of the keys in one file."""
 _ROWS_AT_ONCE: Final = 2_000_000
-"""Of the table, whose keys are searched by one call: each call builds its table of the batch's keys again."""
+"""Rows of the table that are searched by one call of ``index_in``, which builds a hash table of keys each time."""
 _KEYS_AT_ONCE: Final = 1_000_000
-"""Of the batch, in one file, at the most."""
+"""Limit of the number of keys in one file."""
 _MOST_BOUNDS: Final = 10_000
 
 
 def key_columns_of(rows: pa.Table, paths: Paths) -> pa.Table:
-    """Return the columns of the key, each as a column of the table, in the order of the paths."""
+    """Return a table of the key's columns in the order of the paths; a column's name is its path with dots."""
     return pa.table({".".join(path): column_at(rows, path) for path in paths})
 
 
@@ -61,7 +61,7 @@ def column_at(rows: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
 
 
 def one_zero(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return the values with 0.0 for -0.0, which is sorted as equal and searched as another value."""
+    """Return the values with 0.0 for -0.0: Arrow sorts the two as equal, and searches them as different values."""
     return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 
@@ -69,8 +69,8 @@ def one_zero(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 class KeyRules:
     """The columns that identify a row, and the cursor column, which orders its versions.
 
-    :ivar paths: of the key's columns
-    :ivar cursor: None where versions are ordered by the time at which they were fetched
+    :ivar paths: paths of the columns that identify a row
+    :ivar cursor: the cursor column; None if versions are ordered by the time at which they were fetched
     :ivar primary_key: those of the paths that are the stream's primary key, whose values are never null
     """
 
@@ -80,33 +80,33 @@ class KeyRules:
 
     @property
     def is_whole_row(self) -> bool:
-        """Tell whether the stream has no key, so that rows which are equal in all columns are different rows."""
+        """Tell whether the stream has no primary key, so that all columns identify a row, and equal rows all count."""
         return not self.primary_key
 
     @property
     def is_one_column(self) -> bool:
-        """Tell whether keys are the values of one column, in its type."""
+        """Tell whether the primary key is a single column, whose values are compared in their own type."""
         return len(self.paths) == 1 and self.primary_key == self.paths
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the top-level columns of the table that are needed."""
+        """Return the top-level columns of the table that a search reads."""
         names = [path[0] for path in self.paths]
         return tuple(dict.fromkeys([*names, *([self.cursor.name] if self.cursor is not None else [])]))
 
     def key_columns(self, rows: pa.Table) -> list[pa.Array]:
-        """Return the columns of the key."""
+        """Return the columns of the key as arrays, in the order of the paths."""
         return [one_zero(storage_of(column_at(rows, path).combine_chunks())) for path in self.paths]
 
     def keys(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Return a value for each row that is equal for equal keys alone, and that can be sorted; never null."""
+        """Return a sortable value for each row, equal only for equal keys; never null."""
         if self.is_one_column:
             large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
             return columns[0].cast(large.get(columns[0].type, columns[0].type))
         parts: list[pa.Array] = []
         for column in columns:
             content = _as_bytes(column)
-            # With its length before it, so that ("ab", "c") and ("a", "bc") differ, and null differs from "".
+            # Each value follows its length, so that ("ab", "c") and ("a", "bc") differ, and null differs from "".
             length = pc.binary_length(content).fill_null(-1).cast(pa.large_string()).cast(pa.large_binary())
             parts += [length, content.fill_null(b"")]
         return pc.binary_join_element_wise(*parts, pa.scalar(b"\x00", pa.large_binary()))
@@ -114,13 +114,14 @@ class KeyRules:
     def keys_of(self, rows: pa.Table) -> pa.Array:
         """Return :meth:`keys` of the rows of a table.
 
-        Columns of all rows are not joined: Arrow's arrays of texts and lists hold at most 2 GiB, but for large ones.
+        They are computed by batches, because columns of all rows can't always be combined: Arrow's arrays of texts and
+        lists hold at most 2 GiB, unless their type is a large one.
         """
         parts = [pa.Table.from_batches([batch]) for batch in rows.to_batches()] or [rows]
         return pa.concat_arrays([self.keys(self.key_columns(part)) for part in parts])
 
     def cursors(self, rows: pa.Table) -> pa.Array:
-        """Return the rows' cursor values, as they compare."""
+        """Return the rows' cursor values in their comparable form; nulls if there is no cursor column."""
         if self.cursor is None:
             return pa.nulls(rows.num_rows, pa.int64())
         return comparable(rows[self.cursor.name], self.cursor)
@@ -139,7 +140,7 @@ def _as_bytes(column: pa.Array) -> pa.Array:
 def write_index(store: FileStore, location: str, rows: pa.Table, rules: KeyRules, deleted: bool) -> None:
     """Write the index of rows, in their order.
 
-    :param deleted: the rows remove those of the table
+    :param deleted: whether the rows are deletions of rows of the table
     """
     count, keys = rows.num_rows, rules.key_columns(rows)
     columns = {f"key_{place}": column for place, column in enumerate(keys)}
@@ -155,9 +156,9 @@ def write_index(store: FileStore, location: str, rows: pa.Table, rules: KeyRules
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A part of the batch: its index, and the data file with its rows.
+    """A part of the batch: the locations of its index, and of the data file with its rows.
 
-    :ivar file: None for rows that only remove rows of the table
+    :ivar file: None for deletions, which have no data file
     """
 
     index: str
@@ -166,7 +167,7 @@ class IndexedFile:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A share of the winners' keys, with their cursor values, by key.
+    """A file with a share of the winners' keys and their cursor values, sorted by key.
 
     :ivar start: the place of its first key among the winners
     """
@@ -180,9 +181,9 @@ class ChangeBatch:
     """The batch as the driver holds it, without keys.
 
     :ivar winners: ``part``, ``row`` and ``deleted`` of the newest row of each key, in the order of the keys
-    :ivar losers: the same of the other rows, with the place of the ``winner`` of their key
-    :ivar key_files: keys of the winners
-    :ivar bounds: of each key column, in the order of the rules; None where nothing is known
+    :ivar losers: the same of the other rows, and ``winner``, the place of their key's winner
+    :ivar key_files: files with the winners' keys
+    :ivar bounds: ranges of the values of each key column, in the order of the rules' paths; None where unknown
     """
 
     parts: tuple[IndexedFile, ...]
@@ -208,7 +209,7 @@ class ChangeBatch:
         columns = rows.select(names)
         bounds = _bounds(columns.columns)
         rows = rows.drop_columns(names).append_column("part", pa.array(places))
-        # As in keys_of(): the columns are not joined.
+        # By batches, as in keys_of().
         keys = pa.concat_arrays([rules.keys(part.columns) for part in columns.to_batches()])
         del columns
         keys, rows, wins = _sorted(keys, rows)
@@ -224,7 +225,7 @@ class ChangeBatch:
 
     @property
     def records(self) -> int:
-        """Return the number of all rows."""
+        """Return the number of the batch's records."""
         return int(self.winners.num_rows + self.losers.num_rows)
 
 
@@ -233,7 +234,7 @@ def _ints() -> _Numbers:
 
 
 def _sorted(keys: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Table, _Mask]:
-    """Return keys and rows by key, cursor value and page, and for each whether it is the last with its key."""
+    """Sort keys and rows by key and version; return them, and for each row whether it is the newest of its key."""
     # A version without a cursor value is older than any with one.
     order = {"key": keys, "has_cursor": rows["cursor"].is_valid(), "cursor": rows["cursor"]}
     order |= {name: rows[name] for name in ("fetched", "place", "part", "row")}
@@ -245,7 +246,7 @@ def _sorted(keys: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Table, _Mask]:
 
 
 def _write_keys(store: FileStore, scratch: str, keys: pa.Array, cursors: pa.ChunkedArray) -> tuple[KeyFile, ...]:
-    # Keys of whole rows may be long.
+    # Limited in bytes, too, because keys that are whole rows may be long.
     files, share_rows = [], max(1, min(_KEYS_AT_ONCE, _BYTES_AT_ONCE * len(keys) // max(1, keys.nbytes)))
     for start in range(0, len(keys), share_rows):
         location = f"{scratch}/{uuid.uuid4().hex}{OWN_FILE}"
@@ -256,7 +257,10 @@ def _write_keys(store: FileStore, scratch: str, keys: pa.Array, cursors: pa.Chun
 
 
 def _bounds(columns: Sequence[pa.ChunkedArray]) -> tuple[Bounds | None, ...]:
-    """Return the least and the greatest value of each column, in the form of a data file's statistics."""
+    """Return one range for each column, in the form of a data file's statistics.
+
+    It is None for a column with nulls, or of a type whose statistics are of no use.
+    """
     bounds: list[Bounds | None] = []
     for column in columns:
         values = _as_statistics(column)
@@ -269,7 +273,10 @@ def _bounds(columns: Sequence[pa.ChunkedArray]) -> tuple[Bounds | None, ...]:
 
 
 def _segments(keys: pa.Array) -> Bounds:
-    """Return narrow ranges that hold all keys, which are sorted; ranges of one value each where there are few."""
+    """Return narrow ranges that together contain all keys; each key has a range of its own if there are few.
+
+    :param keys: sorted
+    """
     values = _as_statistics(keys)
     assert values is not None
     starts = np.linspace(0, len(values), min(len(values), _MOST_BOUNDS) + 1).astype(np.int64)
@@ -317,8 +324,14 @@ class SearchTask:
 
 def find_hits(task: SearchTask) -> list[Hits]:
     """Search the files of a task; return the hits of each file, in the task's order."""
-    columns, found = task.reader.columns(task.rules.columns), []
+    # A sync without records has no keys; its files are read only to count their rows, which takes any column.
+    names = task.rules.columns or [task.reader.columns().fields[0].name]
+    columns, found = task.reader.columns(names), list[Hits]()
     for tables in _read_some(task, columns):
+        if not task.keys:
+            nothing: _Numbers = np.zeros(0, dtype=np.int64)
+            found.extend(Hits(nothing, nothing, nothing.astype(bool), table.num_rows) for table in tables)
+            continue
         rows = pa.concat_tables(tables)
         places, newer = _places_of(task, task.rules.keys_of(rows), task.rules.cursors(rows))
         start = 0
@@ -349,7 +362,7 @@ def _places_of(task: SearchTask, keys: pa.Array, cursors: pa.Array) -> tuple[_Nu
 
 
 def _read_some(task: SearchTask, columns: Any) -> Iterator[list[pa.Table]]:
-    """Yield the key columns of files, several files at once."""
+    """Yield the key columns of several files at a time."""
     tables: list[pa.Table] = []
     for file in task.files:
         tables.append(task.reader.read(file, columns))
@@ -376,7 +389,8 @@ class Replaced:
 
     :ivar rows: the rows' places in the file
     :ivar compares: for each of them, whether it stays if it equals the batch's row
-    :ivar parts: for each of them, the part of the batch that has the new row, and ``places`` its place in there
+    :ivar parts: for each of them, the number of the batch's part that has the new row
+    :ivar places: for each of them, the place of the new row in that part
     """
 
     file: FileScanTask
@@ -388,9 +402,9 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Data files of the table that are written again without the rows that the batch replaces, as fewer files.
+    """Data files of the table to rewrite as fewer files, without the rows that the batch replaces.
 
-    :ivar parts: of the batch
+    :ivar parts: parts of the batch
     :ivar keys: paths of the key's columns
     :ivar sent: paths of the columns, and of fields inside them, that the batch has, with or without a value
     """
@@ -411,7 +425,7 @@ class Rewritten:
     :ivar stays: by file of the task, for each of its replaced rows, whether it stays
     :ivar written: files in place of those that are not kept
     :ivar removed: rows that the new files lack
-    :ivar deleted: keys of those of them that the batch deletes
+    :ivar deleted: keys of the removed rows that the batch deletes
     """
 
     kept: tuple[bool, ...]
@@ -422,11 +436,11 @@ class Rewritten:
 
 
 def rewrite(task: RewriteTask) -> Rewritten:
-    """Write the files of a task again. A file that keeps all its rows is written only where it was to be folded in."""
+    """Rewrite the files of a task. A file that turns out to keep all its rows stays, unless it is to be compacted."""
     writer, kept, stays = _Writer(task.target, task.keys), [], []
     deletes = np.array([part.file is None for part in task.parts], dtype=bool)
     for replaced in task.replaced:
-        # PyIceberg reads the whole file before it gives the first rows, so they may as well be kept.
+        # The whole file is kept in memory: PyIceberg reads all of it before it yields the first rows, anyway.
         tables = list(task.reader.tables(replaced.file, task.reader.columns()))
         mask = _stays(task, replaced, tables)
         stays.append(mask)
@@ -439,8 +453,9 @@ def rewrite(task: RewriteTask) -> Rewritten:
 
 
 class _Writer:
-    """A writer of rows that stay, with a bounded part of them in memory.
+    """A writer of the rows that stay, which buffers a bounded part of them in memory.
 
+    :ivar removed: number of rows that do not stay
     :ivar deleted: keys of the rows that do not stay and that no row replaces
     """
 
@@ -483,7 +498,7 @@ class _Writer:
 
 
 def _stays(task: RewriteTask, replaced: Replaced, tables: Iterable[pa.Table]) -> _Mask:
-    """Tell for each replaced row whether it may stay, since it equals the batch's row in all columns of the batch.
+    """Tell for each replaced row whether it may stay, because it equals the batch's row in all columns of the batch.
 
     :param tables: the rows of the file
     """
@@ -520,7 +535,8 @@ def _rows_at(task: RewriteTask, parts: _Numbers, places: _Numbers) -> pa.Table:
 def equal_rows(old: pa.Table, new: pa.Table, sent: Collection[str]) -> _Mask:
     """Tell for each pair of rows whether they are equal in the columns that were sent; null equals null.
 
-    Other columns, and system columns, may be those of another writer. They say nothing of a change in the source.
+    Other columns may be filled by another writer, and system columns differ in each load. Neither says that the source
+    changed.
 
     :param sent: paths of columns, and of fields inside them
     """

@@ -1,7 +1,7 @@
-"""The publish: ledger to typed rows to one commit on the target, or nothing at all.
+"""The publish: pages of the ledger become typed rows, which one commit shows in the target.
 
-Fetched, staged and published counts are equal, or nothing is published; nor is a result that is empty or has shrunk
-beyond what is allowed. Publishing a generation twice is a no-op that returns the first commit.
+Nothing is published if the counts of fetched, staged and written records differ, or if the result is empty or has
+shrunk more than is allowed. Publishing a generation twice is a no-op that returns the first commit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, collections_of, published_span
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError, retry_conflicts
-from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
+from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import full_names, listed
@@ -86,12 +86,12 @@ _CHANGES = tuple(count.name for count in fields(MergeCounts))
 
 
 def _changes_in(counts: Mapping[str, Any]) -> dict[str, int] | None:
-    """Return the counts of an incremental sync, from keys of a summary without their prefix; None without any."""
+    """Return an incremental sync's counts from a summary whose keys lack the prefix; None if it has none."""
     return {name: int(counts[key]) for name in _CHANGES if (key := name.replace("_", "-")) in counts} or None
 
 
 def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
-    """Raise :class:`PublishRefusedError` where a guard forbids to publish ``rows`` after ``previous``."""
+    """Raise :class:`PublishRefusedError` if ``allow_empty`` or ``max_shrink`` forbids ``rows`` after ``previous``."""
     if rows == 0:
         if options.allow_empty:
             return
@@ -158,13 +158,13 @@ def commit_summary(
 
 @dataclass(frozen=True, slots=True)
 class PublishOutcome:
-    """The published generation, with fields as of :class:`RefreshFigures`.
+    """The outcome of a publish, with fields as of :class:`RefreshFigures`.
 
     :ivar duplicates_removed: rows dropped because a later one has the same primary key
     :ivar pages_skipped: pages without records, because their error was ignored
-    :ivar rows: of the table after an incremental sync; else those that were published
-    :ivar schema_changes: as the snapshot's summary says them; None if there was none
-    :ivar changes: records of an incremental sync by what became of them (:class:`MergeCounts`); None for a full refresh
+    :ivar rows: rows of the table after an incremental sync; else the published rows
+    :ivar schema_changes: text of the snapshot's summary about changed columns; None if there was no change
+    :ivar changes: records of an incremental sync by outcome (:class:`MergeCounts`); None for a full refresh
     """
 
     snapshot_id: int | None
@@ -214,9 +214,9 @@ def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome
 
 
 def committed(commit: Callable[[], PublishOutcome]) -> PublishOutcome:
-    """Run a commit again as long as others come first.
+    """Run ``commit``, and again after each conflict with another writer's commit, for ten minutes.
 
-    :raises LedgerError: they did for too long
+    :raises LedgerError: there was still a conflict
     """
     try:
         return retry_conflicts(seconds=_COMMIT_SECONDS)(commit)
@@ -230,7 +230,7 @@ def committed(commit: Callable[[], PublishOutcome]) -> PublishOutcome:
 def published_already(target: TargetTable, ledger: str, header: LedgerHeader) -> PublishOutcome | None:
     """Return the earlier publication of this generation; None if it is not published.
 
-    :raises FencedError: a newer attempt published it, or a newer generation
+    :raises FencedError: a newer attempt published it, or a newer generation is published
     """
     publication = target.published(ledger)
     if publication is None or publication.generation < header.generation:
@@ -250,9 +250,9 @@ def published_already(target: TargetTable, ledger: str, header: LedgerHeader) ->
 class Publisher:
     """A publisher of one complete generation.
 
-    :ivar sync: the plan by which the stream is read; None where it has no cursor
-    :ivar left_out: pages and records without rows; ``fetched``: when the earliest and the latest page were fetched
-    :ivar sent: fields of the records, by path
+    :ivar sync: the plan by which the stream is read; None without a cursor, or if no state can be kept
+    :ivar left_out: pages and records that are missing; ``fetched``: when the earliest and the latest page were fetched
+    :ivar sent: paths of the fields that records have
     """
 
     ledger: Ledger
@@ -268,7 +268,7 @@ class Publisher:
     sent: frozenset[str] = frozenset()
 
     def publish(self) -> PublishOutcome:
-        """Check, type, write and commit. An error is raised before the commit, or not at all.
+        """Check the pages, write typed rows and commit them; return the outcome.
 
         :raises PublishRefusedError: the rows are refused: too few, or outside of ``replace_where``
         :raises TypeMismatchError: values do not fit their columns
@@ -280,7 +280,7 @@ class Publisher:
         self.target.renew_credentials()
         staged = self._check_staged()
         self._check_staged_rows(header, staged)
-        # Asked again, although the opening asked: another attempt may have published while this one was reading.
+        # Checked again after the opening: another attempt may have published while this one was reading.
         if (earlier := published_already(self.target, self.ledger.id, header)) is not None:
             return earlier
         for _ in range(_TRIES):
@@ -296,7 +296,7 @@ class Publisher:
         )
 
     def _check_staged(self) -> int:
-        """Check that each partition is complete, each page is there once, and all counts agree; return the rows."""
+        """Check that partitions are complete, each page is there once, and counts agree; return the staged records."""
         table = self.ledger.read_pages()
         cursors = cursors_of(table) if table is not None else {}
         if table is not None:
@@ -309,7 +309,7 @@ class Publisher:
         return sum(cursor.records for cursor in cursors.values())
 
     def _check_announced(self, pages: pa.Table) -> None:
-        """Compare the pages with the fields and the counts of the API."""
+        """Look for skipped pages, wrong paging and missing records, by the API's own fields and counts."""
         skipped = skipped_pages(pages, self.book.keys)
         if not self.stream.absent_field_ends:
             check_absent_fields(pages, self.book.keys, self.stream.page_size)
@@ -319,7 +319,7 @@ class Publisher:
 
     @property
     def _options(self) -> RefreshOptions:
-        """Return the options; a sync that reads everything, as the first one of a table does, replaces its rows."""
+        """Return the options; an incremental sync that reads everything, such as the first one, replaces all rows."""
         is_sync = self.config.sync == "incremental"
         return self.config.options.model_copy(update={"mode": "replace"} if is_sync else {})
 
@@ -327,7 +327,7 @@ class Publisher:
         _check_guards(self._options, rows=staged, previous=header.previous_rows)
 
     def _index_of(self, target: FileTarget) -> KeyRules | None:
-        """Return the rules of the index that is written beside each file; None for none."""
+        """Return the rules of the index that is written beside each file; None if there is no index."""
         return None
 
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
@@ -338,11 +338,11 @@ class Publisher:
             deletions = [location for result in results for location in result.changes.deletions]
             written, removed = self._without_duplicates(tasks, written, deletions, staged)
             removed += sum(result.changes.deleted for result in results)
-            # The second time, because only now it is known how many rows remain without the duplicates. The first time,
-            # before the job, saves the job where the source gave too little.
+            # A second time, because only now it is known how many rows remain without duplicates. The first check saves
+            # the job if the source sent too little.
             _check_guards(self._options, rows=staged - removed, previous=header.previous_rows)
-            # Before the commit is tried, for here the files may still be deleted. After a try that failed without an
-            # answer the table may name them.
+            # Checked before the commit is tried, while the files may still be deleted. After a try without an answer,
+            # the table may name them.
             self.ledger.check_epoch()
         except BaseException:
             target.discard()
@@ -350,11 +350,11 @@ class Publisher:
         try:
             return self._commit(header, target, written, staged - removed, removed, results)
         except (TargetChangedError, SchemaEvolutionError):
-            # Of no other error: the commit may have happened, and then the table names these files.
+            # Not after other errors: the commit may have succeeded, and then the table names these files.
             target.discard()
             raise
         finally:
-            self.ledger.store.delete_folder(self._scratch(header))
+            self.ledger.store.tidy_folder(self._scratch(header))
 
     def _typed(self, tasks: Sequence[PublishTask], target: FileTarget, staged: int) -> list[PublishResult]:
         """Write the rows in the table's types, and check that all are there."""
@@ -378,7 +378,7 @@ class Publisher:
             generation=header.generation,
             on_type_error=options.on_type_error,
             max_offenders=options.max_offenders,
-            # Columns inferred from no rows lack the key's.
+            # Without rows, the inferred columns lack those of the key.
             key_columns=key_columns(self.stream.primary_key, target.rows, self.rules.infers) if rows else (),
             row_filter=RowFilter(where, target.layout.schema) if where else None,
             scratch=self._scratch(header),
@@ -392,7 +392,7 @@ class Publisher:
 
     @property
     def _window(self) -> tuple[int, int] | None:
-        """Return the comparable bounds of the rows that count; None for all."""
+        """Return the start and end of the window as comparable cursor values; None without a window."""
         if self.sync is None or self.sync.window is None:
             return None
         window, column = self.sync.window, self.sync.read.column
@@ -411,9 +411,9 @@ class Publisher:
         return replace(target, family=self.ledger.file_family(header.generation), label=f"e{header.epoch}-")
 
     def _seen_columns(self, files: Mapping[str, int]) -> SeenColumns:
-        """Return the columns of the records, where columns are inferred from them.
+        """Return the columns of the records if columns are inferred from them, else none.
 
-        Writers note them in their files. Where a partition started again, files have pages that no longer count.
+        Writers note them in the files. After a restart the notes are not used: they include superseded chains.
         """
         if not self.rules.infers:
             return SeenColumns()
@@ -424,7 +424,7 @@ class Publisher:
         return sum(self.jobs.run(see_share, shares), seen)
 
     def _shares(self, files: Mapping[str, int]) -> list[LedgerFiles]:
-        """Return the ledger files, of which ``files`` has the bytes, in shares: one a core, more when there is much."""
+        """Divide the ledger files into shares: one a core, more if they are large; ``files`` has their bytes."""
         # Sorted, so that files of equal size are shared out in the same way by every attempt.
         shares = equal_shares(sorted(files, reverse=True), self.jobs.cores, files.__getitem__)
         return [LedgerFiles(self.ledger.store, tuple(share), self.book.live_chains) for share in shares]
@@ -480,7 +480,7 @@ class Publisher:
     ) -> tuple[list[WrittenFile], int]:
         """Write files that hold duplicates of a primary key again without them; return the files, and rows dropped.
 
-        :param deletions: companions of records that remove older versions, and have no rows themselves
+        :param deletions: companions of deletion records: older rows with their keys are dropped
         """
         companions = (*(file.keys for file in written if file.keys is not None), *deletions)
         if not companions:
@@ -497,7 +497,7 @@ class Publisher:
         hit = [(tasks[0], file, losers[file.keys]) for file in written if file.keys in losers]
         kept = [file for file in written if file.keys not in losers]
         again = [file for files in self.jobs.run(lambda item: drop_rows(*item), hit) for file in files]
-        # Not within the job: a task that Spark runs again reads the same file once more.
+        # Deleted only after the job, because a task that Spark runs again reads its file once more.
         self.ledger.store.delete(file.file.location for _, file, _ in hit)
         return [*kept, *again], sum(len(rows) for rows in losers.values())
 
@@ -529,7 +529,7 @@ class Publisher:
                     summary={**summary, **self._state_properties(state, side)},
                     sent=self.sent.union(self.rules.constants),
                 )
-            self._collect(target, [file.file for file in written])
+            target.collect(file.file for file in written)
             return outcome_of(publication, header)
 
         return committed(commit)
@@ -546,9 +546,9 @@ class Publisher:
         return published_already(self.target, self.ledger.id, header)
 
     def _check_part(self, header: LedgerHeader, target: FileTarget) -> None:
-        """Check that no sync came between the opening of a part and its publish.
+        """Check that no sync was published between the opening of a part and its publish.
 
-        It may have read newer versions of the part's rows, and no later sync reads them again.
+        Such a sync may have written newer versions of the part's rows, which no later sync would read again.
 
         :raises LedgerError: the table's state changed
         """
@@ -561,22 +561,14 @@ class Publisher:
             " two syncs, pause the syncs until it is done"
         )
 
-    @staticmethod
-    def _collect(target: FileTarget, committed_files: Sequence[StoredFile]) -> None:
-        """Delete files of killed attempts, now that these are committed."""
-        try:
-            target.collect(committed_files)
-        except OSError as error:
-            _log.warning("published; files of earlier attempts could not be collected: %s", error)
-
     def _record_columns(self, rows: pa.Schema) -> pa.Schema:
-        """Return the columns to read from the records."""
+        """Return the columns to read from the records: without constants, perhaps with the mark of deletions."""
         columns = _without(rows, self.rules.constants)
         marks = self.sync is not None and self.sync.read.marks_deleted and self._options.mode != "append"
         return columns.append(pa.field(DELETED_FIELD, pa.bool_())) if marks else columns
 
     def _cursor_of(self, rows: pa.Schema) -> CursorColumn | None:
-        """Return the cursor column; None where none is needed.
+        """Return the cursor column; None if the publish keeps no state.
 
         :raises ConfigurationError: the rows have no such column, or its type is no cursor's
         """
@@ -591,9 +583,9 @@ class Publisher:
         return column
 
     def _give_up_state(self, error: RfrError) -> None:
-        """Publish without a state, if no incremental sync was asked for, and the source declares its cursor itself.
+        """Publish without a state, with a warning, in a full refresh of a stream that keeps a state of its own.
 
-        :raises RfrError: the error
+        :raises RfrError: ``error``, in all other cases
         """
         if self.config.sync == "incremental" or self.sync is None or not isinstance(self.sync.read, StatefulRead):
             raise error
@@ -616,7 +608,7 @@ class Publisher:
         return column
 
     def _last_tokens(self) -> dict[int, Any]:
-        """Return the token of each partition's last page, where the stream's own state may be in it."""
+        """Return the token of each partition's last page, from which a stream may make its own state; else nothing."""
         is_stateful = self.sync is not None and isinstance(self.sync.read, StatefulRead)
         if not is_stateful or (table := self.ledger.read_pages()) is None:
             return {}
@@ -629,7 +621,7 @@ class Publisher:
         return self._options.mode == "replace" and self._options.replace_where is None
 
     def _state_after_full(self, header: LedgerHeader, results: Sequence[PublishResult]) -> SyncState | None:
-        """Return the table's state once all its rows are replaced; None for none, and if others stay."""
+        """Return the table's state after all its rows are replaced; None without a state, or if other rows stay."""
         if self.sync is None or not self._replaces_all:
             return None
         try:
@@ -641,7 +633,7 @@ class Publisher:
             return None
 
     def _state_properties(self, state: SyncState | None, side: SideFiles) -> dict[str, str]:
-        """Return the properties by which a try to commit gives the table its state, or takes it away."""
+        """Return the snapshot properties that set the table's state, or remove one that no longer applies."""
         if state is not None:
             return state_properties(state, side)
         return dict(NO_STATE) if self._replaces_all and self.target.has_state else {}

@@ -1,6 +1,6 @@
 """The publish of an incremental sync: the rows that were read are merged into the table, or appended to it.
 
-Rows and state are one commit. Where neither changes, there is none.
+Rows and state are one commit. If neither changes, nothing is committed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from airflow_provider_rfr.streams.core import key_paths
 
 _log = logging.getLogger(__name__)
 _MOVED: Final = "moved-"
-"""In the names of files with rows that a merge only moved."""
+"""Label in the names of rewritten files, whose rows the table had before."""
 
 
 class ChangesPublisher(Publisher):
@@ -60,7 +60,7 @@ class ChangesPublisher(Publisher):
         typed = self.rules.typed_names()
         for path in key_paths(self.stream.primary_key) if self._options.mode == "merge" else ():
             if path[0] in typed:
-                # Every value is read as the type that the stream declares.
+                # Every value is read as the type that the stream declares, so equal keys stay equal.
                 continue
             schema = seen.schema
             for name in path:
@@ -75,7 +75,7 @@ class ChangesPublisher(Publisher):
         return super()._prepare(header, seen)
 
     def _shares(self, files: Mapping[str, int]) -> list[LedgerFiles]:
-        # One at least: a sync that had nothing to ask for has no pages, and merges nothing.
+        # At least one share, because the merge needs a task: a sync that had nothing to ask for has no pages.
         return super()._shares(files) or [LedgerFiles(self.ledger.store, (), {})]
 
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
@@ -91,20 +91,20 @@ class ChangesPublisher(Publisher):
         try:
             return self._merge_and_commit(header, target, tasks[0], changes, results)
         except (TargetChangedError, SchemaEvolutionError, PublishRefusedError, ReconciliationError):
-            # Each of them is raised where no commit was tried; after another error, the table may name the files.
+            # These errors are raised before a commit is tried. After any other error, the table may name the files.
             target.discard()
             raise
         finally:
-            self.ledger.store.delete_folder(self._scratch(header))
+            self.ledger.store.tidy_folder(self._scratch(header))
 
     def _index_of(self, target: FileTarget) -> KeyRules:
-        """Return the columns by which the rows of the batch are found in the table."""
+        """Return the columns by which rows of the batch are matched with rows of the table."""
         cursor = self._cursor_in(target.rows)
         key = key_columns(self.stream.primary_key, target.rows, self.rules.infers)
         if self._options.mode == "merge":
             return KeyRules(key, cursor, key)
-        # A version of a row is left out where the table has it; without a key, a row that is equal in all columns, also
-        # in those that this batch lacks.
+        # An append leaves out rows that the table has: those with the same key and cursor value. Without a key, those
+        # that are equal in all columns, also in columns that this batch lacks.
         names = key or tuple((name,) for name in target.layout.arrow.names if not is_system_column(name))
         return KeyRules(tuple(dict.fromkeys((*names, (cursor.name,)))), None, key)
 
@@ -116,7 +116,7 @@ class ChangesPublisher(Publisher):
         changes: SyncChanges,
         results: Sequence[PublishResult],
     ) -> PublishOutcome:
-        """Merge the rows into the table in one commit; in none where neither rows nor state change."""
+        """Merge the rows into the table in one commit; make no commit if neither rows nor state change."""
         sync = self.sync
         assert sync is not None
         before, state = None if sync.window is not None else sync.state, None
@@ -171,7 +171,8 @@ class ChangesPublisher(Publisher):
     def _batch_columns(self, target: FileTarget) -> frozenset[str]:
         """Return the paths of the columns that the batch has, and of fields inside them."""
         columns = {path for column in target.rows for path in full_names(column.name, column.type)}
-        # A field that is null in all records is no column, and yet it was sent. One that the schema drops was not.
+        # A field that is null in all records makes no inferred column, but it was sent. With declared columns, fields
+        # that the schema drops do not count.
         return self.sent.union(columns) if self.rules.infers else frozenset(columns)
 
     def _commit_merge(
@@ -184,13 +185,13 @@ class ChangesPublisher(Publisher):
         more |= {name.replace("_", "-"): count for name, count in counts.items()}
         summary = commit_summary(self.ledger.id, header, self.config, binding, self.fetched, more)
         if not plan.counts.changes_rows:
-            # Only the state moves: nobody is to be told of new rows.
+            # Only the state changes, so there are no rows to call webhooks for.
             del summary[EVENT_KEY]
         summary |= self._window_properties(header)
         if plan.doubled:
             _log.warning("%s: %s rows had a key that another row has, too", self.target.name, plan.doubled)
         new = [file.describe(target.layout) for file in plan.new]
-        # Without old files it is a plain append.
+        # Without replaced files the commit is a plain append, in which every row is new.
         changes = self._changes(target, plan) if plan.old else None
         with naming(target.folder), self.target.side_files() as side:
             if state is not None:
@@ -198,7 +199,7 @@ class ChangesPublisher(Publisher):
             if changes is not None:
                 summary |= changes.properties(plan.deleted, side)
             publication = self.target.merge(plan.old, new, (self.ledger.id, header.generation), summary)
-        self._collect(target, plan.new)
+        target.collect(plan.new)
         return self._outcome(publication.snapshot_id, plan, publication.summary.get(SCHEMA_CHANGES_KEY))
 
     def _outcome(self, snapshot_id: int | None, plan: MergePlan, schema_changes: str | None = None) -> PublishOutcome:
@@ -219,9 +220,9 @@ class ChangesPublisher(Publisher):
         return {f"{PREFIX}window": header.fixed_window, **({} if upstream is None else {UPSTREAM_KEY: upstream})}
 
     def _changes(self, target: FileTarget, plan: MergePlan) -> RowChanges:
-        """Return the changes of a merge for readers of increments, which are to see no moved row.
+        """Return the changes of a merge, by which readers of increments tell new rows from moved ones.
 
-        :raises ReconciliationError: the files have other numbers of new and moved rows
+        :raises ReconciliationError: the files have another number of new rows than the counts
         """
         schema, paths = target.layout.schema, key_paths(self.stream.primary_key)
         keys = tuple(schema.find_field(".".join(path)).field_id for path in paths)

@@ -1,12 +1,11 @@
 """One task of a round: reads pages of its partitions on threads, flushes them, and reports where each partition ends.
 
-The same function runs in an executor's Python worker and, while Spark starts or for a partition that overran a round,
-in the driver.
+The same function runs in an executor's Python worker, and in the driver for the prefetch and the slow-page lane.
 
 A task flushes when the waiting pages are a share of the attempt's pages, or when a share of its reading time has
 passed. So a SIGKILL costs a share of the work and never a number of minutes, and the number of files grows with the
-logarithm of the time. Where a store is slower than the API, readers wait a little. On an object store each file costs
-money and some round trips, so there a file has the pages of a second at least, or a megabyte of records.
+logarithm of the time. If the store is slower than the API, readers wait a little. On an object store each file costs
+money and some round trips, so there a file has at least the pages of a second, or a megabyte of records.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ _idle_streams: dict[bytes, list[PagedStream]] = {}
 class RoundLimits:
     """The limits at which a task stops requesting pages.
 
-    :ivar seconds: of reading; None until the round is closed
-    :ivar bytes: of records
+    :ivar seconds: seconds of reading; None for no limit
+    :ivar bytes: bytes of records
     :ivar read_seconds: seconds that this attempt had read before
     :ivar read_pages: this task's share of the pages that this attempt had read before
     :ivar grace: seconds that a page in flight gets after the round's end
@@ -111,7 +110,7 @@ class RoundTask:
 class TaskResult:
     """The result of one task; the driver commits its ``files``.
 
-    :ivar error: what ended the task, and would end it again; None where it ended well
+    :ivar error: a permanent error that ended the task; None if it succeeded
     :ivar retried: errors that were retried, by kind
     """
 
@@ -140,8 +139,8 @@ def _unpickled(files: Iterable[tuple[StoredFile, int, SeenColumns | None]], page
 def run_remote_tasks(address: BudgetAddress, tasks: Sequence[RoundTask]) -> list[TaskResult]:
     """Run tasks of several streams side by side in an executor, with the driver's budget.
 
-    An error is a value of the result, so that it ends no other stream; but an error that may pass is raised, for Spark
-    to repeat all of the tasks.
+    A permanent error is part of the result, so that it ends no other stream. A transient one is raised, so that Spark
+    repeats all of the tasks.
     """
     attempt = task_attempt()
     with ThreadPoolExecutor(len(tasks), thread_name_prefix="rfr-task") as pool:
@@ -166,8 +165,8 @@ def run_round_task(
 ) -> TaskResult:
     """Read until the partitions are complete, the limits are reached, or the round is closed.
 
-    :param closing: set where this process wants the task to end
-    :param tokens: obtains tokens; by default this process does, as the driver
+    :param closing: set by this process to end the task
+    :param tokens: source of access tokens; by default this process obtains them, which is then the driver
     """
     task, adopted = adopt_predecessor(task)
     with _borrowed_stream(task) as stream:
@@ -178,10 +177,10 @@ def run_round_task(
         flusher.start()
         reading = _Reading(task, stream, scheduler, flusher, budget, closing or threading.Event())
         reading.run(tokens or OwnTokens(), retried)
-        # Before the last flush: what a reader that was left behind still delivers must be in no file.
+        # Frozen before the last flush, so that no file gets a page that a reader which was left behind delivers late.
         progress = scheduler.progress()
         flusher.finish()
-    # The own progress comes last and wins: it starts where the adopted files end.
+    # This attempt's progress comes last and wins: it starts where the adopted files end.
     by_ordinal = {partition.ordinal: partition for partition in (*adopted.progress, *progress)}
     return TaskResult(
         tuple(writer.files),
@@ -212,9 +211,9 @@ def _scheduler_of(task: RoundTask, stream: PagedStream) -> Scheduler:
 
 
 def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
-    """Take over the files of earlier attempts at this very task.
+    """Adopt the files of earlier attempts at the same task.
 
-    Returns the task that is left to do, and the result that those files amount to; empty for a first attempt.
+    Return the rest of the task, and the result of the adopted files, which is empty for a first attempt.
     """
     own = task.label
     if own.attempt == 0:
@@ -243,7 +242,7 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
         works[ordinal] = replace(work, cursor=cursor, state=state)
         progress.append(PartitionProgress(ordinal, cursor, state))
     last = next(file for file in files if file.location == adopted[-1].location)
-    # The first own file names the last adopted one, so that after a kill of the driver the sequence has no gap.
+    # This attempt's first file names the last adopted one, so that after a kill of the driver the sequence has no gap.
     label = replace(own, sequence=last.label.sequence + 1, previous=last.name)
     left = tuple(work for work in works.values() if not work.cursor.complete)
     figures = TaskFigures(pages=len(rows), records=sum(row["record_count"] for row in rows))
@@ -254,14 +253,14 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
 
 
 class Flusher(threading.Thread):
-    """A thread that flushes when it is due, until stopped; then it flushes the rest.
+    """A thread that flushes pages whenever a flush is due, until :meth:`finish`.
 
     :param read_seconds: seconds that the attempt had read before this task began
     :param read_pages: this task's share of the pages that the attempt had read before
     """
 
-    # Most flushes are done by the threads that read, between two pages: a thread of its own would first have to get
-    # the interpreter from all of them, which takes longer than the flush. This one is for times when no page arrives.
+    # Most flushes are done by the reading threads, between two pages: this thread would first have to get the GIL from
+    # all of them, which takes longer than the flush. It is for times when no page arrives.
 
     def __init__(self, writer: FlushWriter, pages: Scheduler, *, read_seconds: float, read_pages: float) -> None:
         super().__init__(name="rfr-flush", daemon=True)
@@ -283,11 +282,11 @@ class Flusher(threading.Thread):
             if rest > 0 and not self._pages.full.wait(min(rest, 0.1)):
                 continue
             self.flush_if_due()
-            # A reader may be flushing: look again soon, but leave it the interpreter.
+            # A reader may be flushing: look again soon, but leave it the GIL.
             time.sleep(0.002)
 
     def flush_if_due(self) -> None:
-        """Flush if it is due and no other thread does; where too many pages wait, first wait a little for that thread.
+        """Flush if it is due and no other thread is flushing; if too many pages wait, wait a little for that thread.
 
         An error ends the reading, since pages read from then on would be lost; :meth:`finish` raises it.
         """
@@ -306,7 +305,7 @@ class Flusher(threading.Thread):
             self._busy.release()
 
     def finish(self) -> None:
-        """Stop, write the rest, and raise the error of the background thread, if there is one."""
+        """Stop, write the rest, and raise the error of an earlier flush, if there was one."""
         self._over = True
         self.join()
         with self._busy:
@@ -336,7 +335,7 @@ class Flusher(threading.Thread):
         if self._pages.full.is_set() or seconds > self._interval():
             return True
         if self._is_local:
-            # A file costs some milliseconds, and a kill in so short a time few pages.
+            # A file costs some milliseconds, and a kill within this time loses few pages.
             is_worth_it = seconds > _SHORTEST_SECONDS
         else:
             is_worth_it = seconds > _OBJECT_SECONDS or self._pages.waiting_bytes >= _OBJECT_BYTES
@@ -387,12 +386,15 @@ class _Reading:
         for thread in self._threads:
             thread.start()
         until = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds
-        while not self._scheduler.closing and not self._join(time.monotonic() + HEARTBEAT_SECONDS, or_closed=True):
+        # The first heartbeat comes at once: without one, the driver would not notice the end of a short task.
+        while not self._scheduler.closing:
             if self._is_over(Heartbeat(*task, *self._scheduler.load())) or time.monotonic() >= until:
                 self._scheduler.close()
+            elif self._join(time.monotonic() + HEARTBEAT_SECONDS, or_closed=True):
+                break
         until = time.monotonic() + limits.grace
         while not self._join(min(until, time.monotonic() + HEARTBEAT_SECONDS)) and time.monotonic() < until:
-            # The beats continue: they bring the penalties that readers in flight have to keep.
+            # Heartbeats go on, because their answers bring the penalties that requests in flight have to keep.
             self._is_over(Heartbeat(*task, 0, 0))
         self._stop.set()
         self._join(time.monotonic() + _UNWIND_SECONDS)
@@ -439,12 +441,15 @@ class _Reading:
         )
 
     def _is_over(self, heartbeat: Heartbeat) -> bool:
-        """Tell whether the reading ends: by the driver, this process, or a sleep in which the refresh was lost."""
+        """Send a heartbeat; tell whether the reading has to end.
+
+        The driver or this process ends it, or another attempt took over while this process slept.
+        """
         self._limiter.look()
         return self._stop.is_set() or self._budget.heartbeat(heartbeat) or self._closing.is_set()
 
     def _join(self, until: float, *, or_closed: bool = False) -> bool:
-        """Tell whether all threads have ended by then.
+        """Wait for all threads until then (monotonic); return whether they have ended.
 
         With ``or_closed``, return early when this process ends the task.
         """

@@ -1,7 +1,7 @@
-"""Rows of deliveries, attempts and endpoints: created, selected, and changed by hand; and rows of history tables.
+"""Rows of deliveries, attempts and endpoints: created, selected, and changed by hand; and the queue of history rows.
 
-Rows of history tables, of deliveries as well as of refreshes and deploys, wait to be appended. A key stays for some
-days after its row was appended, so that a process that reports the row again adds nothing.
+Rows of history tables, of deliveries as well as of refreshes and deploys, are queued until they are appended to the
+lake. A key stays for some days after its row was appended, so that a process that reports the row again adds nothing.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _OF_THE_DELIVERY: Final[tuple[Any, ...]] = (
 
 
 def _is_of(lake: str | None) -> ColumnElement[bool]:
-    """Return a condition on the lake for queries by time.
+    """Return the condition that a delivery is of this lake, for queries by time.
 
-    From a plain one SQLite would begin with the endpoints, and read every delivery in place of the newest ones.
+    With a plain comparison, SQLite would begin with the endpoints, and read every delivery instead of the newest ones.
     """
     endpoints = ENDPOINTS.alias("of_lake")
     return exists().where(endpoints.c.id == _D.endpoint_id, endpoints.c.lake == lake)
@@ -138,13 +138,13 @@ class EndpointRow:
     :ivar address: digest of the address in its block; None before the first dispatcher
     :ivar conn_id: the connection that it is called with; None where its block has the whole address
     :ivar places: where the block was found, as JSON, the newest last
-    :ivar table_uuid: of the table that ``since`` and ``enqueued_until`` refer to; a recreated table has another one
+    :ivar table_uuid: UUID of the table that ``since`` and ``enqueued_until`` refer to; a new table has another one
     :ivar since: commits from this sequence number on are delivered
     :ivar enqueued_until: commits up to this sequence number have been looked at
     :ivar failing: consecutive failed attempts
-    :ivar open_until: until then the circuit breaker is open; in milliseconds
+    :ivar open_until: time until which the circuit breaker is open, in milliseconds since 1970
     :ivar disabled_address: digest of the address that answered 410
-    :ivar dag_ids: of the runs that made the commits of its deliveries; None in it for a commit of no DAG
+    :ivar dag_ids: DAGs whose runs made the commits of its deliveries; None in it for a commit of no DAG
     """
 
     id: int
@@ -210,7 +210,7 @@ def _endpoints(connection: Connection, *where: ColumnElement[bool]) -> list[Endp
 
 
 def pause_endpoints_called_with(connection: Connection, now: int, conn_id: str) -> None:
-    """Pause the endpoints that are called with the connection, and forget that they are."""
+    """Pause the endpoints that are called with the connection, and remove its id from their rows."""
     called = _endpoints(connection, _E.conn_id == conn_id)
     change_endpoints(connection, [row.id for row in called], conn_id=None, paused_at=now)
 
@@ -245,9 +245,9 @@ CANCELLABLE: Final = ("pending", "dead")
 class Delivery:
     """A delivery with its endpoint. Times are milliseconds since 1970.
 
-    :ivar commits: how many it covers; more than one after a debounce
-    :ivar dag_ids: of the runs that made the commits; None in it for a commit of no DAG
-    :ivar lease_until: until then it is claimed, perhaps by a process that died
+    :ivar commits: number of commits that it covers; more than one if deliveries were merged into it
+    :ivar dag_ids: DAGs whose runs made the commits; None in it for a commit of no DAG
+    :ivar lease_until: time until which it is claimed, perhaps by a process that died
     """
 
     id: str
@@ -318,7 +318,7 @@ def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str,
         count = select(func.count()).where(_D.id.in_([row["id"] for row in ordered]))
         present += connection.execute(count).scalar_one()
         insert_missing(connection, DELIVERIES, [{**row, **pending} for row in ordered])
-    # Noted at the endpoints, too, so that a page need not read every delivery.
+    # Also stored with the endpoints, so that a page in Airflow need not read every delivery.
     new: dict[int, set[str | None]] = {}
     for row in rows:
         new.setdefault(row["endpoint_id"], set()).update(row.get("dag_ids", {None}))
@@ -339,7 +339,7 @@ def select_deliveries(connection: Connection, selection: Selection, limit: int |
 
 
 def attempts_of(connection: Connection, delivery_id: str) -> list[Row[Any]]:
-    """Return attempts that ended, the first one first."""
+    """Return attempts that ended, the oldest first."""
     return list(connection.execute(select(ATTEMPTS).where(_A.delivery_id == delivery_id).order_by(_A.number)))
 
 
@@ -390,9 +390,12 @@ def set_cancelled(connection: Connection, now: int, ids: Iterable[str], detail: 
 
 
 def unnotified_dead_letters(connection: Connection, endpoint_ids: Collection[int]) -> list[Delivery]:
-    """Return the oldest hundred dead letters without a notification."""
+    """Return up to a hundred dead letters without a notification, at random.
+
+    So none of them waits for older ones whose notification keeps failing.
+    """
     query = select(_D.id).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "dead", _D.notified_at.is_(None))
-    ids = list(connection.execute(query.order_by(_D.ended_at).limit(100)).scalars())
+    ids = list(connection.execute(query.order_by(func.random()).limit(100)).scalars())
     return select_deliveries(connection, Selection(ids=ids)) if ids else []
 
 
@@ -409,9 +412,9 @@ def mend_times(connection: Connection, now: int, endpoint_ids: Collection[int], 
 
 
 def delete_ended(connection: Connection, before: int, selection: Selection, limit: int) -> int:
-    """Delete deliveries that ended before that time, the oldest first; return how many.
+    """Delete deliveries that ended before that time, the oldest first; return their number.
 
-    Dead letters stay, and what was merged into a delivery that is not sent.
+    Dead letters stay, and so do deliveries that were merged into one that is pending or dead.
     """
     window = DELIVERIES.alias("window")
     is_unsent = exists().where(window.c.id == _D.merged_into, window.c.state.in_(("pending", "dead")))
@@ -429,34 +432,34 @@ _LONGEST_KEY: Final = 255
 
 
 def key_text(values: Iterable[object]) -> str:
-    """Return the values of a row's key columns as one text."""
+    """Return the values of a row's key columns as one text; a digest if it is too long."""
     text = "/".join(map(str, values))
     return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
 
 
 def add_rows(connection: Connection, now: int, lake: str, table: str, rows: Mapping[str, str]) -> None:
-    """Let rows wait, except those whose key is there already.
+    """Queue history rows, except those whose key is known already.
 
-    :param rows: JSON by key
+    :param rows: rows as JSON, by key
     """
     same = {"lake": lake, "table": table, "reported_at": now}
     insert_missing(connection, HISTORY, [{**same, "key": key, "row": row} for key, row in rows.items()])
 
 
 def is_new(lake: str, table: str, key: ColumnElement[str]) -> ColumnElement[bool]:
-    """Return the condition that no row with this key waits or was appended in the last days."""
+    """Return the condition that no row with this key is queued or was appended in the last days."""
     return ~exists().where(_H.lake == lake, _H.table == table, _H.key == key)
 
 
 def waiting(connection: Connection, lake: str) -> tuple[int, int | None]:
-    """Return how many rows of the lake wait, and when the oldest was reported."""
+    """Return the number of queued rows of the lake, and when the oldest was reported; None for no rows."""
     query = select(func.count(), func.min(_H.reported_at)).where(_H.lake == lake, _H.appended_at.is_(None))
     count, oldest = connection.execute(query).one()
     return int(count), oldest
 
 
 def oldest_rows(connection: Connection, lake: str, limit: int) -> dict[str, dict[str, str]]:
-    """Return waiting rows, the oldest first: by table, JSON by key."""
+    """Return the oldest queued rows of the lake, by table, as JSON by key."""
     query = select(_H.table, _H.key, _H.row).where(_H.lake == lake, _H.appended_at.is_(None))
     rows: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for table, key, row in connection.execute(query.order_by(_H.reported_at).limit(limit)):
@@ -465,7 +468,7 @@ def oldest_rows(connection: Connection, lake: str, limit: int) -> dict[str, dict
 
 
 def mark_appended(connection: Connection, now: int, lake: str, table: str, keys: Collection[str]) -> None:
-    """Keep only the keys of rows that the table has by now."""
+    """Mark rows as appended to the table: only their keys are kept."""
     for chunk in in_chunks(keys):
         ours = (_H.lake == lake) & (_H.table == table) & _H.key.in_(chunk)
         connection.execute(update(HISTORY).where(ours).values(row=None, appended_at=now))
@@ -478,7 +481,7 @@ def drop_rows(connection: Connection, lake: str, table: str, keys: Collection[st
 
 
 def drop_old(connection: Connection, lake: str, *, appended_before: int, reported_before: int) -> int:
-    """Delete old keys of appended rows, and rows that wait for too long; return how many rows are lost by it."""
+    """Delete old keys of appended rows, and rows queued for too long; return the number of these lost rows."""
     connection.execute(delete(HISTORY).where(_H.lake == lake, _H.appended_at < appended_before))
     too_old = (_H.lake == lake) & _H.appended_at.is_(None) & (_H.reported_at < reported_before)
     return connection.execute(delete(HISTORY).where(too_old)).rowcount

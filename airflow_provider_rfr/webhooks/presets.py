@@ -1,4 +1,4 @@
-"""Presets: how well-known receivers are called. Each is a model of its parameters and a :class:`Receiver`, as data."""
+"""Presets for well-known receivers: models of their parameters, with a :class:`Receiver` that describes the call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BEARER = ("Authorization", "Bearer {}")
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A placeholder in a body for a parameter; ``default``: for one that is not given; None leaves the entry out."""
+    """A placeholder in a body for a parameter; ``default``: value if it is not given; None leaves the entry out."""
 
     parameter: str
     default: Any = None
@@ -53,10 +53,11 @@ class Receiver:
 
     :ivar base: address to call where the endpoint has none
     :ivar path: the path behind the address, with parameters in braces
-    :ivar headers: of every call, without credentials
+    :ivar headers: headers of every call, without credentials
     :ivar credential: header of the token or password, and its value with ``{}`` in place of the secret
     :ivar body: tree of templates
-    :ivar texts: dotted places in the body that have to be text (``*`` for all below), and the most characters or None
+    :ivar texts: dotted paths in the body whose values have to be text (``*`` for any key or item), and the most
+        characters, or None for no limit
     :ivar success: the answers that count as delivered
     :ivar body_secrets: parameters that templates find as ``preset.NAME``, since the receiver wants them in the body
     """
@@ -112,7 +113,9 @@ class Preset(TriggerModel):
     def token_step(self, base: str, login: str, password: str) -> TokenStep | None:
         """Return the request that fetches a token; None if no token has to be fetched.
 
-        :param login: of the connection, as the password; empty for none
+        :param base: base address of the receiver
+        :param login: login of the connection; empty if it has none
+        :param password: password of the connection; empty if it has none
         """
         return None
 
@@ -123,7 +126,7 @@ class Preset(TriggerModel):
     def fitted(self, body: Any) -> Any:
         """Fit the body to the receiver: text in the places that need it, cut to the length that it takes.
 
-        A template that is one expression gives a value of any type, also where only text will do.
+        A template that is one expression gives a value of any type, even where the receiver takes only text.
         """
         for place, most in self.receiver.texts.items():
             body = _fitted(body, place.split("."), most)
@@ -191,7 +194,7 @@ def _read_number(value: Any) -> int | str:
 
 
 _Name = Annotated[int | str, BeforeValidator(_check_name), WithJsonSchema({"type": ["string", "integer"]})]
-"""What the receiver calls it; never a template."""
+"""A name or id that the receiver uses; never a template."""
 
 _Number = Annotated[int | str, BeforeValidator(_read_number), WithJsonSchema({"type": ["integer", "string"]})]
 """A number that the receiver gave."""
@@ -402,7 +405,7 @@ class Dagster(_TokenPreset):
 
 _MOST_SLACK_TEXT = 3000
 _MOST_SLACK_TEXTS: Mapping[Any, int] = {"header": 150, "button": 75, "fields": 2000}
-"""Characters of a text object, in blocks of that type or below that name."""
+"""The most characters of a text object, by the type of the element around it or by its key."""
 
 
 class Slack(Preset):
@@ -422,7 +425,7 @@ class Slack(Preset):
         return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
     def fitted(self, body: Any) -> Any:
-        """Fit the body, with the limits that text objects of blocks have of their own."""
+        """Fit the body, and cut the text objects of blocks at their own limits."""
         fitted = super().fitted(body)
         if isinstance(fitted, Mapping) and "blocks" in fitted:
             return {**fitted, "blocks": _cut_blocks(fitted["blocks"], _MOST_SLACK_TEXT)}
@@ -460,8 +463,9 @@ def _cut_blocks(node: Any, most: int) -> Any:
         return [_cut_blocks(item, most) for item in node]
     if not isinstance(node, Mapping):
         return node
-    most = _MOST_SLACK_TEXTS.get(node.get("type"), most)
-    if node.get("type") in ("mrkdwn", "plain_text"):
+    kind = str(node.get("type"))
+    most = _MOST_SLACK_TEXTS.get(kind, most)
+    if kind in ("mrkdwn", "plain_text"):
         return {**node, "text": _fitted_text(node.get("text"), most)}
     return {name: _cut_blocks(item, _MOST_SLACK_TEXTS.get(name, most)) for name, item in node.items()}
 

@@ -64,7 +64,10 @@ def test_a_long_number_counts_as_its_nearest_double_wherever_it_goes() -> None:
 
 
 def test_an_integer_beyond_64_bits_is_its_text() -> None:
-    assert loads(b"[18446744073709551616,-9223372036854775809]") == ["18446744073709551616", "-9223372036854775809"]
+    for text in ("18446744073709551616", "-9223372036854775809", "-18446744073709551615"):
+        assert loads(f"[{text}]".encode()) == [text]
+    for number in (2**64 - 1, -(2**63)):
+        assert loads(f"[{number}]".encode()) == [number]
 
 
 def test_decimals_of_a_python_source_are_written_exactly_and_what_is_no_number_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The request for one page: its declaration, who may get its credentials, and how it is sent and repeated."""
+"""The request for one page: its declaration, the hosts that may get its credentials, its sending and its retries."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RequestPlace(Part):
     @field_validator("header")
     @classmethod
     def _is_header(cls, name: str | None) -> str | None:
-        # Without the name: someone may write a key of the API here.
+        # The message leaves the name out, because a user may have written an API key here.
         if name is not None and not _HEADER_NAME.fullmatch(name):
             raise ValueError(f"is not the name of a header; {_HEADER_REMEDY}")
         return name
@@ -90,6 +90,11 @@ class RequestPlace(Part):
         if sum(name is not None for name in (self.query, self.header, self.json_, self.form)) != 1:
             raise ValueError("name exactly one place: query, header, json or form")
         return self
+
+    @property
+    def body(self) -> Literal["json", "form"] | None:
+        """Return the kind of body that holds the value; None for a query parameter and a header."""
+        return "json" if self.json_ is not None else "form" if self.form is not None else None
 
     def overlaps(self, other: RequestPlace) -> bool:
         """Tell whether a value at the other place would replace one that is here."""
@@ -104,7 +109,7 @@ class RequestPlace(Part):
         return path[:shortest] == other_path[:shortest]
 
     def put(self, draft: RequestDraft, value: Any) -> None:
-        """Set a value there."""
+        """Set the value at this place of a request."""
         if self.query is not None:
             draft.query[self.query] = value
         elif self.header is not None:
@@ -169,7 +174,7 @@ class StreamRequest(Part):
     form: Annotated[TextMap | None, _OF_REQUEST] = None
 
     _base_url: str = PrivateAttr()
-    # By the names of the fields.
+    # Compiled, by the names of the fields.
     _templates: dict[str, SourceTemplate] = PrivateAttr()
 
     @model_validator(mode="after")
@@ -204,7 +209,7 @@ class StreamRequest(Part):
             url=join_url(self._base_url, templates["path"](variables)),
             query=plain_values(templates["query"](variables)),
             headers={name: str(value) for name, value in plain_values(templates["headers"](variables)).items()},
-            # A paginator may put its token into it.
+            # A copy, because a paginator may put its token into it.
             json=_copy(templates["json"](variables)),
             form=None if form is None else plain_values(form),
         )
@@ -212,14 +217,18 @@ class StreamRequest(Part):
     def with_value(
         self, place: RequestPlace, value: str, scope: Scope, sender: str = "partitions.send_as"
     ) -> StreamRequest:
-        """Return the request with a window's value at a place, as if it had been written there.
+        """Return the request with a template for a window's value at a place, as if the user had written it there.
 
+        :param value: the template
         :param sender: the field that names the place, for the error
         :raises SourceDefinitionError: the request has something else there
         """
         ((part, name),) = place.model_dump(by_alias=True, exclude_none=True).items()
         declared = {"query": self.query, "header": self.headers, "json": self.json_, "form": self.form}
         values, path = declared[part], parse_path(name) if part == "json" else (name,)
+        if part == "header":
+            # Names of headers are equal without regard to case.
+            path = (next((header for header in self.headers if header.lower() == name.lower()), name),)
         other_body = (part == "json" and self.form is not None) or (part == "form" and self.json_ is not None)
         field = {"header": "headers"}.get(part, part)
         if other_body or not isinstance(values, (dict, type(None))):
@@ -231,6 +240,23 @@ class StreamRequest(Part):
         changed = deepcopy(values or {})
         assign(changed, path, value)
         return self.model_copy(update={"json_" if part == "json" else field: changed})
+
+    def check_body(self, paginator: object, scope: Scope) -> None:
+        """Check that the request's body can take the values that the paginator sends.
+
+        :param paginator: may have places ``send_as`` and ``size_as``
+        :raises SourceDefinitionError: a place needs another body than the request, or than the other place
+        """
+        body = "json" if self.json_ is not None else "form" if self.form is not None else None
+        for name in ("send_as", "size_as"):
+            place = getattr(paginator, name, None)
+            part = place.body if isinstance(place, RequestPlace) else None
+            if part is None:
+                continue
+            if body not in (None, part) or (part == "json" and isinstance(self.json_, (list, tuple))):
+                problem = f"paginator.{name} sends a value in {part}, and the request has another body"
+                raise scope.error("request", problem, f"write paginator.{name} for that body, or as a query")
+            body = part
 
 
 class Timeouts(Part):
@@ -338,7 +364,7 @@ class Transport:
     verify: bool | str = True
 
     def send(self, draft: RequestDraft, timeout: float, limits: http.Limits) -> Response | RequestFailure:
-        """Send a request; return its outcome, with the request in words that hold no credentials.
+        """Send a request; return its response or failure, which describes the request without credentials.
 
         :param timeout: seconds, from connecting to the last byte
         """
@@ -348,7 +374,7 @@ class Transport:
         outcome = self.client.send(sent, Deadline(timeout), limits=limits)
         request = f"{draft.method} {self.redactor.address(outcome.url or draft.url)}"
         if isinstance(outcome, http.NoAnswer):
-            # A certificate that isn't trusted now won't be within the minutes that a page is repeated.
+            # A certificate that isn't trusted now won't be trusted within the minutes of a page's retries.
             permanent = outcome.permanent or outcome.reason == "tls"
             return RequestFailure(outcome.detail, request, permanent, kind_of_failure(outcome.reason))
         content = outcome.body
@@ -373,13 +399,13 @@ class Authenticator(Part):
     is_renewable: ClassVar[bool] = False
 
     def apply(self, draft: RequestDraft, context: ReadContext) -> None:
-        """Add the credentials; may fetch a token first.
+        """Add the credentials to a request; a token may be obtained first.
 
         :raises AuthenticationError: a token can't be obtained
         """
 
     def renew(self, draft: RequestDraft, context: ReadContext) -> bool:
-        """Replace the credentials with which the API refused ``draft``, and tell whether there are others now."""
+        """Replace the credentials with which the API refused ``draft``; return True if there are others now."""
         return False
 
 
@@ -409,7 +435,7 @@ class Requester:
         """Fetch a page and return the last verdict on it: SUCCESS, IGNORE or END.
 
         :param inject: puts the token of a page into a request
-        :raises SourceError: FAIL, TOKEN_EXPIRED, or a budget for repetitions is used up
+        :raises SourceError: the verdict is FAIL or TOKEN_EXPIRED, or a budget for retries is used up
         :raises ReadInterrupted: the reader was stopped
         """
         variables = {**self.variables, "stream_slice": stream_slice, "token": token}
@@ -421,7 +447,7 @@ class Requester:
             self.authenticator.apply(draft, context)
             verdict = self.handler.decide(self._send(draft, context), token, variables)
             if verdict.refuses_credentials and not has_renewed:
-                # Once for each refusal: a new token that is refused as well is not the reason.
+                # Once for each refusal: if a new token is refused as well, the token is not the reason.
                 has_renewed = True
                 if self.authenticator.renew(draft, context):
                     continue
@@ -449,7 +475,7 @@ class Requester:
     def _redirected(
         self, draft: RequestDraft, answer: Response, location: str, context: ReadContext
     ) -> RequestDraft | RequestFailure:
-        """Return the request that a redirect asks for: to another host only if listed, and without credentials."""
+        """Return the request that a redirect leads to. Another host must be listed, and gets no credentials."""
         base, problem = self.hosts.base, ""
         is_base = is_listed = False
         try:
@@ -509,9 +535,9 @@ def _copy(value: Any) -> Any:
 
 
 def check_base_url(url: Any, place: str, redacted: Callable[[str], str] = str) -> str:
-    """Return the base URL, if it is one.
+    """Check a base URL and return it.
 
-    :raises SourceDefinitionError: not an http address, or one with a password or a query
+    :raises SourceDefinitionError: not an http address, or one with a user, a password or a query
     """
     problem = ""
     try:

@@ -58,14 +58,14 @@ _log = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 256 * 1024 * 1024
 _FINGERPRINT_FORMAT: Final = 1
-# They may change while a refresh is under way: credentials, error handling, limits, types and primary key.
-# The base URL is part of the fingerprint, but not in the definition's place.
+# Fields that may change while a refresh is under way: credentials, error handling, limits, types and primary key.
+# The base URL is part of the fingerprint, too, under a key of its own.
 _NOT_IN_FINGERPRINT: Final[dict[str, Any]] = {
     **dict.fromkeys(("primary_key", "json_schema", "json_schema_file", "columns", "additional_fields"), True),
     **dict.fromkeys(("base_url", "authenticator", "error_handler", "timeouts", "max_response_bytes"), True),
     # Whether a page counts as the last one is decided again at the publish.
     "paginator": {"on_missing": True, "max_empty_pages": True, "flag": {"on_missing"}},
-    # The bounds of an open load are stored. Not so its start: to move that is to ask for other records.
+    # The slices of an open load are stored with their bounds. ``start`` counts: another one asks for other records.
     "incremental": {"step", "lookback", "settle"},
 }
 # Statuses by which an API says that it does not know a page, or a page token.
@@ -81,8 +81,8 @@ class RestStream(ParentStream):
     :param variables: what filters and transformations may use besides the record: no secrets, because what
         they make ends in a table
     :param fingerprint: what decides which requests are sent, without secrets
-    :param source: gives the source from which another process builds the stream; it holds secrets, which therefore are
-        no attribute
+    :param source: returns the source from which another process builds the stream; a function, so that its secrets are
+        not in an attribute
     """
 
     paces_itself = True
@@ -133,7 +133,7 @@ class RestStream(ParentStream):
         self._skips = SkipGuard(requester.handler.max_skipped_pages)
 
     def source_for_executors(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
-        # With the schemas of files, which executors do not have.
+        # It holds the schemas from files, which executors do not have.
         return self._source()
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
@@ -147,9 +147,9 @@ class RestStream(ParentStream):
             verdict = self._requester.fetch(stream_slice, token, self._paginator.inject, self.context)
             return self._page_of(stream_slice, token, verdict)
         except SourceError as error:
-            # Of the credentials or the rate, and not of the page.
+            # An error of the credentials or the rate limit says nothing about the page.
             may_pass = isinstance(error, RateLimitedError) or error.status == 401
-            # A page after the last by the API's own count was asked for to make sure; a refusal answers that.
+            # A page after the last by the API's own count was requested to make sure; a refusal confirms the end.
             if self._paginator.is_beyond_the_end(token) and not may_pass:
                 if error.status not in _NO_SUCH_PAGE:
                     _log.warning("%s: taken for the end, because the API's own count says so", error)
@@ -196,7 +196,7 @@ class RestStream(ParentStream):
             return 0, [], self._paginator.after_no_content(token)
         records = self._records.select(answer)
         variables = {**self._variables, "stream_slice": stream_slice}
-        # Before the filter: a page that it empties is not the last one.
+        # Before the filter: a page whose records are all filtered out is not the last one.
         step = self._paginator.step(token, Reply(answer, records, {**variables, "token": token}))
         if step.is_repeat:
             return 0, [], step
@@ -249,7 +249,7 @@ def build_streams(
 ) -> dict[str, RestStream]:
     """Build all streams of a definition.
 
-    :param file: that the document was read from, for errors
+    :param file: the file that the document was read from, for errors
     :raises SourceDefinitionError: the document is wrong
     """
     try:
@@ -257,7 +257,7 @@ def build_streams(
         return {name: source.stream(name) for name in source.definition.streams}
     except SourceDefinitionError as error:
         problems = error.at(file or "").problems
-    # Of this very class: a driver's last line names it, and only those in ``exceptions`` are known there.
+    # Raised as this very class: a driver's last line names it, and its reader knows only classes of ``exceptions``.
     raise SourceDefinitionError.of(problems)
 
 
@@ -270,7 +270,7 @@ def build_stream(
 ) -> RestStream:
     """Build one stream of a definition, and the parents that it needs.
 
-    :param file: that the document was read from, for errors
+    :param file: the file that the document was read from, for errors
     :raises ConfigurationError: there is no such stream (SourceDefinitionError: the document is wrong)
     """
     try:
@@ -286,7 +286,7 @@ def build_stream(
 class _SourceBuilder:
     """A definition with its configuration, and the parts that its streams share.
 
-    Builds each stream once; children share their parent's instance.
+    It builds each stream once; children share their parent's instance.
 
     :raises SourceDefinitionError: the document is wrong, or names secrets that aren't there
     """
@@ -302,7 +302,7 @@ class _SourceBuilder:
                 problem, remedy = f"config has no {name!r}", config_remedy(name, self._config)
                 raise SourceDefinitionError("secrets", problem, remedy, file or "")
         self._secrets = {name: self._config[name] for name in (*secrets, *self.definition.secrets)}
-        # For what is stored: partitions, records, tokens, fingerprints.
+        # For everything that is stored: partitions, records, tokens, fingerprints.
         self._public = Scope("", {name: value for name, value in config.items() if name not in self._secrets})
         try:
             check_certificates(self.definition.verify, "verify")
@@ -366,7 +366,7 @@ class _SourceBuilder:
         )
 
     def _source(self) -> dict[str, Any]:
-        """Return the source from which another process builds the built streams and no others; it holds secrets."""
+        """Return a source for another process, with only the streams that were built here; it holds secrets."""
         streams = {
             name: item for name, item in streams_by_name(self._document["streams"]).items() if name in self._built
         }
@@ -400,8 +400,10 @@ class _SourceBuilder:
         if accepted is not None:
             # First, so that a header of the source's own wins, in upper or lower case.
             shared = shared.model_copy(update={"headers": {"Accept": accepted, **shared.headers}})
-        request = stream.whole_request(scope).bind(scope.at("request"), shared, base_url)
+        whole = stream.whole_request(scope)
         authenticator = self._authenticator(stream, scope, base_url, timeouts.total, limits)
+        whole.check_body(paginator, scope)
+        request = whole.bind(scope.at("request"), shared, base_url)
         if not authenticator.is_renewable:
             handler.refuse_renewal(scope.at("error_handler"))
         return Requester(
@@ -429,7 +431,7 @@ class _SourceBuilder:
         declared = own or self.definition.authenticator or NoAuthenticator(type="none")
         bound = declared.bind(scope.at("authenticator"), service)
         if own is None:
-            # By base URL, below which the token endpoint may be.
+            # Shared by base URL, because the token endpoint may be below it.
             self._shared_authenticators[base_url] = bound
         return bound
 

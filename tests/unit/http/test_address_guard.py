@@ -154,6 +154,20 @@ def test_of_several_addresses_only_those_that_are_allowed_are_tried(
     assert connected("several.test", server.port, "127.0.0.1") == "127.0.0.1"
 
 
+def test_an_address_of_a_family_that_the_kernel_lacks_is_passed_over(
+    server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both(host, port, *more):
+        if more[-1] & socket.AI_NUMERICHOST:
+            raise socket.gaierror
+        # No kernel makes a TCP socket of this family.
+        families = [(socket.AF_ALG, "::1"), (socket.AF_INET, "127.0.0.1")]
+        return [(family, socket.SOCK_STREAM, 6, "", (address, port)) for family, address in families]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    assert connected("both.test", server.port, "127.0.0.1", "::1") == "127.0.0.1"
+
+
 def test_nothing_is_connected_to_outside_of_an_attempt(server: Receiver) -> None:
     with pytest.raises(AddressRefused):
         connect("127.0.0.1", server.port)

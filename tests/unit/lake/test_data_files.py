@@ -396,6 +396,22 @@ def test_everything_of_the_work_but_what_was_committed_is_collected_by_its_famil
     assert left == {other, Path(alive[0][0].location)}
 
 
+def test_deletions_that_fail_hide_no_result_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError("no right to delete")
+
+    list(target_in(tmp_path).write(REGION_ROWS))
+    monkeypatch.setattr(FileStore, "delete", refuse)
+    target_in(tmp_path).discard()
+    target_in(tmp_path).collect([])
+    monkeypatch.setattr(FileStore, "_open", refuse)
+    STORE.tidy_folder(f"{tmp_path}/scratch")
+    assert caplog.text.count("no right to delete") == 3
+    assert len(list((tmp_path / "data").iterdir())) == 3
+
+
 def test_rows_that_do_not_fit_the_layout_are_refused(tmp_path: Path) -> None:
     with raises(SchemaError):
         list(target_in(tmp_path).write(REGION_ROWS.append_column("more", [[1, 2, 3]])))

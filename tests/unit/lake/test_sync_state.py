@@ -171,6 +171,9 @@ def test_a_table_that_never_had_a_state_has_lost_none_nor_has_one_that_was_rolle
     write_state(lake.catalog, NAME, state_of("a"))
     table_of(lake).manage_snapshots().rollback_to_snapshot(first).commit()
     assert not has_lost_state(table_of(lake).metadata)
+    lake.publish_all(2)
+    lake.expire()
+    assert not has_lost_state(table_of(lake).metadata), "our own expiry dropped the snapshot of the state"
 
 
 def test_a_commit_of_the_state_alone_is_none_that_changes_rows(lake: Lake) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.connections.airflow.lookup import content_hash, find_definition
-from airflow_provider_rfr.exceptions import RefreshStoppedError, SourceError
+from airflow_provider_rfr.exceptions import RefreshStoppedError, SchemaError, SourceError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.operators.connections import running_with
+from airflow_provider_rfr.operators.connections import finishing_deferred, running_with
 from airflow_provider_rfr.store.connections import FAILED, IDLE, ConnectionNotes, TaskRef, Use, load_use, want
 from airflow_provider_rfr.store.engine import ControlStore
 from tests.soon import wait_until
@@ -115,6 +115,17 @@ def test_an_error_is_noted_where_dependents_are_listed(bench: Bench, store: Cont
     with pytest.raises(SourceError):
         bench.run({"last_word": word})
     assert (use(store).state, use(store).error, use(store).error_kind) == (FAILED, "nothing answers", "SourceError")
+
+
+def test_the_kind_of_error_of_a_deferred_refresh_is_noted_too(bench: Bench, store: ControlStore) -> None:
+    bench.run()
+
+    def finish() -> None:
+        raise SchemaError("amount does not fit")
+
+    with pytest.raises(SchemaError):
+        finishing_deferred(CONTEXT, finish)
+    assert (use(store).state, use(store).error, use(store).error_kind) == (FAILED, "amount does not fit", "SchemaError")
 
 
 def test_an_error_of_somebody_elses_is_noted_without_the_secrets_in_it(bench: Bench, store: ControlStore) -> None:

@@ -34,6 +34,8 @@ from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, run_
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReader
 from airflow_provider_rfr.refresh.state import RefreshState
 from airflow_provider_rfr.streams.loader import load_stream
+from tests.kill_points import intercept
+from tests.soon import wait_until
 from tests.strict_commits import write_page
 from tests.unit.messages import raises
 from tests.unit.refresh.paged_sources import EXPIRED, REQUESTS
@@ -198,6 +200,15 @@ def test_a_task_that_ends_stops_no_task_beside_it(bench: Bench, slow: int) -> No
     ledger, _, _ = bench.read(source, concurrency=2, round_seconds=10)
     assert_whole(ledger, 2, 5)
     assert Counter(partition for partition, _ in REQUESTS) == {0: 5, 1: 5}
+
+
+def test_the_driver_notices_the_end_of_a_task_that_takes_a_moment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    intercept(DriverBudget, "done", before=lambda _, stream, task: ended.append(task), put=monkeypatch.setattr)
+    bench.read(bench.source(partitions=2, pages=1))
+    wait_until(lambda: sorted(set(ended)) == [0, 1])
 
 
 def test_a_round_ends_by_its_size_and_the_next_goes_on(bench: Bench) -> None:

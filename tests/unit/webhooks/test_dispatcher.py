@@ -480,6 +480,27 @@ def test_who_could_not_be_told_is_told_the_next_time(
     assert len(post.letters()) == 1
 
 
+def test_a_letter_does_not_wait_for_a_hundred_older_ones_that_nobody_can_be_told_of(
+    post: Post, server: Receiver
+) -> None:
+    heard: list[int] = []
+
+    def tell(dead: DeadLetter) -> None:
+        if dead.sequence <= 150:
+            raise RuntimeError
+        heard.append(dead.sequence)
+
+    server.answers(400)
+    post.owe(server.url, *range(1, 152))
+    while (due := post.deliver(notify_later=True).next_due) is not None:
+        post.clock.time = due.timestamp() + 0.001
+    for _ in range(50):
+        post.drain(on_dead=tell)
+        if heard:
+            break
+    assert heard == [151]
+
+
 def test_with_a_long_backlog_at_a_dead_endpoint_somebody_hears_of_it_after_a_few_tries(
     post: Post, server: Receiver
 ) -> None:

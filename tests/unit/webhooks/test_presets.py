@@ -134,6 +134,7 @@ def test_text_objects_of_slack_s_blocks_are_cut_to_what_it_takes() -> None:
     assert (len(button["text"]["text"]), len(button["value"])) == (75, 5000)
     cut = body(endpoint("slack", {"blocks": blocks[:1]}), replace(ONE, target="x" * 146 + "&" * 9))["blocks"]
     assert cut[0]["text"]["text"] == "x" * 146 + "…", "no half of an entity is left"
+    assert body(endpoint("slack", {"blocks": [{"type": []}]}))["blocks"] == [{"type": []}], "Slack's to refuse"
 
 
 def test_teams_hears_a_card() -> None:

@@ -419,6 +419,10 @@ SCHEMA = {"type": "object", "properties": {"id": {}, "update_at": {}}}
         mistake("", json_schema=SCHEMA),
         mistake("", "request.query", request={"query": {"since": "x"}}),
         mistake("send_as: {json: from}", "request", request={"method": "POST", "form": {"a": "b"}}),
+        mistake("send_as: {header: X-Since}", "request.headers", request={"headers": {"x-since": "1"}}),
+        mistake(
+            "send_as: {json: from}", "incremental.send_as", paginator={"type": "offset", "send_as": {"form": "at"}}
+        ),
         mistake("send_as: {query: page}", "incremental.send_as", paginator={"type": "page_number"}),
         mistake(
             "end_as: {query: n}",
