@@ -134,7 +134,7 @@ class Tree:
             self._peak = max(self._peak, sum(map(memory_of, members)))
             for pid in members:
                 with contextlib.suppress(OSError):
-                    if is_ended_unwaited(pid):
+                    if parent_ignores_children(pid):
                         self._unwaited[pid] = cpu_of(pid)
 
 
@@ -155,7 +155,7 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def is_ended_unwaited(pid: int) -> bool:
+def parent_ignores_children(pid: int) -> bool:
     """Tell whether the parent ignores SIGCHLD, so that no ``wait4`` returns the CPU time of this process."""
     for line in Path(f"/proc/{_stat(pid)[1]}/status").read_text().splitlines():
         if line.startswith("SigIgn:"):

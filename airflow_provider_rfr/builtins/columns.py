@@ -109,7 +109,7 @@ ALL: Final = "*"
 EVERYTHING: Final = frozenset({ALL})
 
 
-def met(touched: frozenset[str], used: Sequence[str] | None) -> list[str]:
+def affected(touched: frozenset[str], used: Sequence[str] | None) -> list[str]:
     """Return the columns that are both used and touched; ``["*"]`` if the used ones are unknown, or all are touched."""
     if not touched:
         return []

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import yaml
 
-from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, ChangeKind, ColumnDiff, Effects, folded, met
+from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, ChangeKind, ColumnDiff, Effects, affected, folded
 from airflow_provider_rfr.builtins.desired import (
     DesiredObject,
     DesiredState,
@@ -101,7 +101,7 @@ class ChangeOrigin:
     moved: Mapping[str, str] = field(default_factory=dict)
 
 
-def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]) -> ChangeOrigin:
+def find_origin(desired: DesiredObject, states: States, leaving: Container[UUID | None]) -> ChangeOrigin:
     """Find the origin of a change; ``leaving`` has the ids of objects that give up their names in this deploy."""
     policies, unfinished = states.policies, desired.uuid in states.live.unfinished
     record, live, kind = desired.recorded, desired.live, relation(desired.kind)
@@ -123,14 +123,15 @@ def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]
     if named and not problems:
         return _from_live(desired, live, None, adopted=True)
     if record is not None:
-        return _from_record(record, drift=(whose(live, desired.uuid),), conflicts=(whose(live, desired.uuid),))
+        problem = ownership_problem(live, desired.uuid)
+        return _from_record(record, drift=(problem,), conflicts=(problem,))
     if problems:
         return ChangeOrigin(conflicts=(because(Why.NOT_ADOPTABLE, live.name, "; ".join(map(str, problems))),))
-    taken = because(Why.NAME_TAKEN, desired.kind.value, desired.obj.name, whose(live, desired.uuid))
+    taken = because(Why.NAME_TAKEN, desired.kind.value, desired.obj.name, ownership_problem(live, desired.uuid))
     return ChangeOrigin(conflicts=(taken,))
 
 
-def whose(live: LiveObject, expected: UUID) -> Reason:
+def ownership_problem(live: LiveObject, expected: UUID) -> Reason:
     """Return the reason why a table or view is not the expected object: no marker, or that of another id."""
     if live.marker is None:
         return because(Why.NOT_OURS, live.kind.value, live.name)
@@ -346,9 +347,9 @@ class Decision:
             if before.get(dependency.name) not in (None, dependency.uuid):
                 self.shape[dependency.uuid] = self.contents[dependency.uuid] = because(Why.READS_ANOTHER, name)
                 continue
-            if columns := met(effects.shape, dependency.columns):
+            if columns := affected(effects.shape, dependency.columns):
                 self.shape[dependency.uuid] = reads(name, columns)
-            if columns := met(effects.contents, dependency.columns):
+            if columns := affected(effects.contents, dependency.columns):
                 self.contents[dependency.uuid] = reads(name, columns)
             gone = [(old, now) for old, now in effects.gone.items() if old in (dependency.columns or ())]
             # A sink knows columns by their field ids, so a rename is no problem.

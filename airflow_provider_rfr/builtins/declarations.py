@@ -202,7 +202,7 @@ object, a list of these, or a function that returns one of them."""
 _SUFFIXES: Final = (".yaml", ".yml")
 _OWN_PROJECT: Final = "rfr"
 Source = Path | str | BuiltinObject | Removed | Iterable["Source"]
-_Found = Declared | Removed | Instances | Problem
+_LoadedItem = Declared | Removed | Instances | Problem
 
 
 class _DeclarationLoader:
@@ -212,7 +212,7 @@ class _DeclarationLoader:
         self._project = project
         self._files: set[Path] = set()
 
-    def read(self, source: Any) -> Iterator[_Found]:
+    def read(self, source: Any) -> Iterator[_LoadedItem]:
         if isinstance(source, (str, Path)):
             yield from self._path(Path(source))
         elif isinstance(source, ModuleType):
@@ -228,7 +228,7 @@ class _DeclarationLoader:
             problem = f"a source is {type(source).__name__}"
             yield Problem("", problem, "give a folder, a YAML file or an object", str(DeclarationPlace()))
 
-    def installed(self) -> Iterator[_Found]:
+    def installed(self) -> Iterator[_LoadedItem]:
         """Yield the declarations of this package, and those of other packages by entry points.
 
         This package may be imported from an archive, so its files are read as resources.
@@ -245,7 +245,7 @@ class _DeclarationLoader:
                 place = f"entry point {entry_point.name} ({entry_point.value})"
                 yield Problem("", f"it can't be loaded: {type(error).__name__}: {error}", place=place)
 
-    def _path(self, path: Path) -> Iterator[_Found]:
+    def _path(self, path: Path) -> Iterator[_LoadedItem]:
         paths = [path]
         if path.is_dir():
             paths = sorted(path for path in path.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
@@ -262,7 +262,7 @@ class _DeclarationLoader:
                 why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
                 yield Problem("", f"it can't be read: {why}", place=str(file))
 
-    def _text(self, text: str, file: str) -> Iterator[_Found]:
+    def _text(self, text: str, file: str) -> Iterator[_LoadedItem]:
         for document in documents(text):
             place = DeclarationPlace(file, document.marks[()].line)
             declaration = None if document.flaws else read(document, place, self._project)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, Effects, met
+from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, Effects, affected
 from airflow_provider_rfr.builtins.decide import ChangeOrigin, Decision, Decisions, States, lost_column, reads
 from airflow_provider_rfr.builtins.desired import CycleError, in_order, relation
 from airflow_provider_rfr.builtins.model import (
@@ -148,7 +148,7 @@ class Views:
             return _ViewImpact.BROKEN, because(Why.READS_RENAMED, name, decision.desired.obj.name)
         if decision.desired.kind not in STORED:
             return impact, because(Why.READS, name)
-        if seen := met(effects.shape, read.columns):
+        if seen := affected(effects.shape, read.columns):
             changed = effects.shape if seen == [ALL] else {*seen}
             impact = _ViewImpact.WIDENED if changed <= effects.widened else _ViewImpact.BROKEN
         return impact, reads(name, seen)
@@ -263,7 +263,7 @@ def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Rea
     # Not only `decision.renamed`: an unfinished deploy may have renamed it already.
     if record is not None and record.key != decision.desired.key and record.kind is not Kind.SINK:
         return because(Why.READS_RENAMED, name, decision.desired.obj.name), True
-    seen = met(effects.shape, columns)
+    seen = affected(effects.shape, columns)
     return (reads(name, seen), False) if seen else None
 
 

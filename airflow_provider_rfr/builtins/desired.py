@@ -297,9 +297,9 @@ class Resolver:
             else:
                 # The recorded text has the columns in the place of its stars.
                 reads = self._read(replace(obj, query=written or obj.query))
-        return DesiredObject(obj, self._own(reads), sql, record, self._there(obj, record), instance)
+        return DesiredObject(obj, self._own(reads), sql, record, self._find_live(obj, record), instance)
 
-    def _there(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
+    def _find_live(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
         """Return the object's table or view: by its recorded name or, after an unfinished deploy, by its marker."""
         if known is None:
             return self._live.objects.get(obj.key)

@@ -342,7 +342,7 @@ def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collec
             lease.ensure()
             purge_table(catalog, name)
         # After the deletion: if the process dies in between, the next run finds no table, and removes the row.
-        lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
+        lease.write(lambda connection, now: deploys.dequeue(connection, lease.name, name))
         return ("gone" if table is None else "deleted"), ""
     except RfrError:
         raise

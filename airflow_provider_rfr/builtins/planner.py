@@ -14,7 +14,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.columns import EVERYTHING, Effects
-from airflow_provider_rfr.builtins.decide import Decision, Decisions, States, decide_table, find, whose
+from airflow_provider_rfr.builtins.decide import (
+    Decision,
+    Decisions,
+    States,
+    decide_table,
+    find_origin,
+    ownership_problem,
+)
 from airflow_provider_rfr.builtins.dependents import Views, decide_exports, decide_sink, decide_view
 from airflow_provider_rfr.builtins.desired import (
     DesiredObject,
@@ -137,7 +144,7 @@ class Decider:
     def decide(self) -> dict[UUID, Decision]:
         """Return all decisions, inputs before their readers."""
         for desired in self._wanted.objects.values():
-            origin = find(desired, self._states, self._leaving)
+            origin = find_origin(desired, self._states, self._leaving)
             problems = [*self._wanted.problems.get(desired.uuid, ()), *origin.conflicts]
             decision = Decision(desired, drift=origin.drift, problems=problems)
             decision.note_inputs(self._decisions)
@@ -212,7 +219,7 @@ class Decider:
                 and holder.marker not in self._leaving
                 and holder.marker != desired.uuid
             ):
-                yield because(Why.NAME_TAKEN, kind, desired.obj.name, whose(holder, desired.uuid))
+                yield because(Why.NAME_TAKEN, kind, desired.obj.name, ownership_problem(holder, desired.uuid))
             if desired.key in self._user_views and desired.live is None:
                 theirs = f"it is the user view {self._user_views[desired.key].name}"
                 yield because(Why.NAME_TAKEN, kind, desired.obj.name, theirs)
@@ -403,7 +410,7 @@ class Removals:
             self.sinks += [PlanStep(sink.uuid, sink.name, Kind.SINK, StepAction.REMOVE, why) for sink in unfinished]
             for identity, leftover in self._left():
                 step = PlanStep(identity, leftover.name, leftover.kind, StepAction.REMOVE, why)
-                self.leftovers.append(self._gone(step, leftover, {}))
+                self.leftovers.append(self._with_removal_details(step, leftover, {}))
 
     def _decide(self, known: RecordedObject) -> None:
         """Decide about an object that is recorded and no longer declared."""
@@ -419,7 +426,7 @@ class Removals:
         else:
             problems, paste = _against(known, self._states)
             if live is not None and live.marker != known.uuid:
-                problems.append(because(Why.NOT_REMOVED, whose(live, known.uuid), known.name))
+                problems.append(because(Why.NOT_REMOVED, ownership_problem(live, known.uuid), known.name))
             problems += [because(Why.EXPORTED, export.name) for export in self._exports if export.source == known.uuid]
         if problems:
             self.blocked.append(PlanFinding(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
@@ -431,7 +438,7 @@ class Removals:
             self.sinks.append(step)
         elif live is not None:
             losses = {known.name: "all rows"} if known.kind in STORED and known.keep is not False else {}
-            self.steps[known.uuid] = self._gone(step, live, losses)
+            self.steps[known.uuid] = self._with_removal_details(step, live, losses)
 
     def _left(self) -> list[tuple[UUID, LiveObject]]:
         """Return the tables and views that an unfinished deploy created and that now belong to nothing.
@@ -450,7 +457,7 @@ class Removals:
         # Their dependencies are not recorded. Views may read tables, so views come first.
         return sorted(left, key=lambda pair: (pair[1].kind is Kind.TABLE, pair[1].key))
 
-    def _gone(self, step: PlanStep, live: LiveObject, losses: Mapping[str, str]) -> PlanStep:
+    def _with_removal_details(self, step: PlanStep, live: LiveObject, losses: Mapping[str, str]) -> PlanStep:
         """Return the step with its details: it retires a table, which is deleted later, or drops a view."""
         details = {"keep_days": self._states.policies.keep_days} if step.kind in STORED else {}
         return replace(step, details=details, losses=losses, rows=live.rows, bytes=live.bytes)
@@ -470,7 +477,7 @@ class Removals:
                 kind = record.kind if relation(record.kind) is live.kind else live.kind
                 reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.UNFINISHED),)
                 step = PlanStep(identity, live.name, kind, StepAction.DROP, reasons)
-                drops[identity] = self._gone(step, live, decision.losses)
+                drops[identity] = self._with_removal_details(step, live, decision.losses)
         steps = drops | self.steps
         early = {identity for identity, step in steps.items() if identity in drops or step.name.casefold() in needed}
         recorded = self._states.recorded

@@ -366,7 +366,7 @@ class RenameTable(TableStep):
 
     def settle(self, connection: Connection, now: int) -> None:
         """Remove the old name from the queue of tables to delete: it may be that of a retired table."""
-        deploys.retract(connection, self.work.plan.project, self.name)
+        deploys.dequeue(connection, self.work.plan.project, self.name)
 
 
 class RetireTable(TableStep):

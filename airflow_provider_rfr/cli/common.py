@@ -61,7 +61,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
                 code = work(args)
             sys.stdout.flush()
         except RfrError as error:
-            tell(error)
+            print_error(error)
             code = 1
         except BrokenPipeError:
             # The reader has closed the pipe, as in ``| head``. Buffered text would fail again when Python ends.
@@ -224,9 +224,9 @@ def _is_no_noise(record: logging.LogRecord) -> bool:
 @contextmanager
 def _with_stored_connections() -> Iterator[None]:
     """Mark this process as a server, because only in servers Airflow looks for connections in its database."""
-    from airflow_provider_rfr.connections.airflow.lookup import can_be_reached
+    from airflow_provider_rfr.connections.airflow.lookup import has_airflow_database
 
-    if _CONTEXT in os.environ or not can_be_reached():
+    if _CONTEXT in os.environ or not has_airflow_database():
         yield
         return
     os.environ[_CONTEXT] = "server"
@@ -241,7 +241,7 @@ def plain(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def tell(error: RfrError, secrets: Sequence[str] = ()) -> None:
+def print_error(error: RfrError, secrets: Sequence[str] = ()) -> None:
     """Print an error on standard error; it may have a line for each problem.
 
     :param secrets: values to mask, because the message may repeat them

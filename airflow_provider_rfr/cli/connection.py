@@ -98,12 +98,12 @@ def _execute(statement: Statement, args: Namespace, parameters: Mapping[str, Any
 
 
 def _hook(args: Namespace) -> ConnectionsHook:
-    from airflow_provider_rfr.connections.airflow.lookup import can_be_reached
+    from airflow_provider_rfr.connections.airflow.lookup import has_airflow_database
     from airflow_provider_rfr.hooks.connections import ConnectionsHook
 
     return ConnectionsHook(
         args.airflow_api_conn_id,
         args.control_store_conn_id,
         report=lambda line: print(line, file=sys.stderr),
-        at_database=args.airflow_api_conn_id is None and can_be_reached(),
+        at_database=args.airflow_api_conn_id is None and has_airflow_database(),
     )

@@ -78,10 +78,10 @@ def _of_manifest(manifest: Path, folder: Path) -> _Scaffold:
     :raises ConfigurationError: the manifest can't be read
     """
     from airflow_provider_rfr.streams.airbyte.source import check_manifest, whole_manifest
-    from airflow_provider_rfr.streams.airbyte.spec import specification, stand_ins
+    from airflow_provider_rfr.streams.airbyte.spec import sample_config, specification
 
     written = whole_manifest({"manifest": manifest})["manifest"]
-    config = stand_ins(specification(written))
+    config = sample_config(specification(written))
     # All streams, readable or not: with the user's own values more can be read than with made-up ones.
     streams = [report.name for report in check_manifest({"manifest": written, "config": config})]
     name = _name_of(manifest)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.cli.common import command, plain, tell
+from airflow_provider_rfr.cli.common import command, plain, print_error
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import EXIT_FAILED, ConfigurationError, Problem, RfrError
 
@@ -44,7 +44,7 @@ def load(args: Namespace) -> int:
             document["run"] = {**document["run"], "supervisor": this_process()}
             return _run(write_config(folder, document), document["source"])
     except RfrError as error:
-        tell(error)
+        print_error(error)
         return error.exit_code
 
 

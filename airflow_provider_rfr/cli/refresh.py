@@ -19,9 +19,9 @@ from airflow_provider_rfr.cli.common import (
     plain,
     print_columns,
     print_data,
+    print_error,
     print_value,
     say,
-    tell,
 )
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.text import cut, quantity
@@ -95,7 +95,7 @@ def show(args: Namespace) -> int:
     if not print_data(content, args):
         _show_all(status, details, target, sync, sample)
     if problem is not None:
-        tell(problem)
+        print_error(problem)
     return 0 if problem is None and status.state.value != "unreadable" else 1
 
 
@@ -453,9 +453,9 @@ def _from_airflow(read: Callable[[], T], *, otherwise: T) -> T:
     """Return the result of a read of Airflow's database, or ``otherwise`` where it can't be read."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from airflow_provider_rfr.connections.airflow.lookup import can_be_reached
+    from airflow_provider_rfr.connections.airflow.lookup import has_airflow_database
 
-    if not can_be_reached():
+    if not has_airflow_database():
         return otherwise
     try:
         return read()

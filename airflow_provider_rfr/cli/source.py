@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.cli.common import command, config_of, plain, print_data, print_schema, tell
+from airflow_provider_rfr.cli.common import command, config_of, plain, print_data, print_error, print_schema
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.numbers import dumps
@@ -31,7 +31,7 @@ def read(args: Namespace) -> int:
     try:
         _read(source, secrets, args)
     except RfrError as error:
-        tell(error, secrets)
+        print_error(error, secrets)
         return 1
     return 0
 

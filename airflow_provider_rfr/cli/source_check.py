@@ -122,11 +122,11 @@ def _of_manifest(source: Mapping[str, Any], args: Namespace) -> list[tuple[str, 
     :raises ConfigurationError: the manifest or the configuration is wrong, or there is no such stream
     """
     from airflow_provider_rfr.streams.airbyte.source import check_manifest, whole_manifest
-    from airflow_provider_rfr.streams.airbyte.spec import specification, stand_ins
+    from airflow_provider_rfr.streams.airbyte.spec import sample_config, specification
 
     whole = whole_manifest(source)
     if args.config is None and args.api_conn_id is None:
-        whole["config"] = stand_ins(specification(whole["manifest"]))
+        whole["config"] = sample_config(specification(whole["manifest"]))
         if whole["config"]:
             print(f"made-up values of {', '.join(whole['config'])}; --config FILE gives others", file=sys.stderr)
     reports = check_manifest(whole)

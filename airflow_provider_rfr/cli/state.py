@@ -61,7 +61,7 @@ def import_state(args: Namespace) -> None:
     """Set the state that another tool has reached, converted so that a sync of the source's stream continues it."""
     from airflow_provider_rfr.cli.source import source_of
     from airflow_provider_rfr.lake.sync_state import load_existing, write_state
-    from airflow_provider_rfr.operators.connections import moved
+    from airflow_provider_rfr.operators.connections import api_addresses
     from airflow_provider_rfr.refresh.foreign_states import check_table, choose, converted, states_in
     from airflow_provider_rfr.streams.loader import load_stream, load_streams
     from airflow_provider_rfr.streams.paged import as_paged
@@ -78,7 +78,7 @@ def import_state(args: Namespace) -> None:
     stream = as_paged(load_stream(source, name) if name else _only(load_streams(source)))
     state = converted(foreign, stream)
     # Without the name of the API to which the connection leads now, this would count as a state of the former API.
-    if names := [place["upstream"] for place in moved(args.api_conn_id) if "upstream" in place]:
+    if names := [place["upstream"] for place in api_addresses(args.api_conn_id) if "upstream" in place]:
         state = replace(state, rules={**state.rules, "upstream": names[-1]})
     catalog = lake_of(args)
     answered(lambda: check_table(stream, load_existing(catalog, args.table)))

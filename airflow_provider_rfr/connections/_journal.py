@@ -264,7 +264,9 @@ def _users(services: Services, name: str) -> Iterator[_User]:
         yield _User(str(endpoint), f"{endpoint} is called with it", remedy, f"paused; its deliveries wait for {forget}")
 
 
-def give_up(services: Services, statement: Statement, stored: Definition, expected: str, journal: Journal) -> None:
+def drop_or_rename(
+    services: Services, statement: Statement, stored: Definition, expected: str, journal: Journal
+) -> None:
     """Drop or rename the connection; the caller holds the lease.
 
     :param expected: hash of the stored connection

@@ -21,7 +21,14 @@ from airflow_provider_rfr.connections._draft import (
     make_draft,
     rotated,
 )
-from airflow_provider_rfr.connections._journal import NAME, Journal, check_unused, give_up, referring_to, settle_missing
+from airflow_provider_rfr.connections._journal import (
+    NAME,
+    Journal,
+    check_unused,
+    drop_or_rename,
+    referring_to,
+    settle_missing,
+)
 from airflow_provider_rfr.connections.dependents import (
     DependentTask,
     RestartVerdict,
@@ -55,7 +62,7 @@ from airflow_provider_rfr.store.connections import (
     concurrent_alterations,
     last_change,
     list_uses,
-    want,
+    set_wanted_hash,
 )
 
 _MOST_PLACES: Final = 50
@@ -212,7 +219,7 @@ def _give_up(services: Services, plan: _Alteration, actor: str, journal: Journal
         dropped = replace(statement, connection=other, if_exists=True)
         quiet = replace(services, report=lambda line: None)
         execute(quiet, dropped, actor=f"{actor}, by {statement}")
-    give_up(services, statement, plan.stored, plan.old_hash, journal)
+    drop_or_rename(services, statement, plan.stored, plan.old_hash, journal)
     new = statement.new_name
     if new is not None:
         return Outcome(plan.name, "renamed", notice=f"it is {new!r} now", alteration=journal.id)
@@ -511,7 +518,7 @@ def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alter
         if plan.identity is not None or (plan.statement.settings.new_identity and plan.changes):
             notes.set_identity(services.store.now(connection), plan.identity)
         if plan.statement.settings.restart:
-            want(connection, tasks, plan.name, plan.new_hash)
+            set_wanted_hash(connection, tasks, plan.name, plan.new_hash)
         dependents = [dependent.to_json() for dependent in plan.dependents]
         validated = None if plan.tried is None else int(plan.tried)
         journal.note_in(connection, AlterationState.STORED, dependents=dependents, validated=validated)

@@ -12,7 +12,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_rfr.compat import providers_of_hooks, tested
 from airflow_provider_rfr.connections.airflow.lookup import (
     as_connection,
-    can_be_reached,
+    has_airflow_database,
     mask_secrets,
     masked,
     quiet_masking,
@@ -105,7 +105,7 @@ class ConnectionsHook(BaseHook):
         at_database = self._at_database
         if at_database is None:
             # The API is preferred where there is one, because it checks the rights of the user.
-            at_database = can_be_reached() and not api.is_there()
+            at_database = has_airflow_database() and not api.is_there()
         store_hook = ControlStoreHook(self._control_store_conn_id)
         # Airflow masks each value that it reads, and would warn about those that are too short to be masked.
         with quiet_masking(), closing(store_hook.get_store()) as store:

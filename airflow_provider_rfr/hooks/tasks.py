@@ -89,7 +89,7 @@ def with_tasks(
     corrected = []
     for status in statuses:
         newest = newest_by_ledger.get(status.ledger)
-        if newest is not None and (newest.state is not status.state or _signs(newest) != _signs(status)):
+        if newest is not None and (newest.state is not status.state or _commit_mark(newest) != _commit_mark(status)):
             corrected.append(newest)
         elif newest is not None:
             corrected.append(replace(newest, **judged[status.ledger]._asdict()))
@@ -147,7 +147,7 @@ def _task_of(status: TableStatus) -> TaskRef | None:
     return TaskRef(header.dag_id, header.dag_run_id, header.task_id, index)
 
 
-def _signs(status: TableStatus) -> tuple[datetime, int] | None:
+def _commit_mark(status: TableStatus) -> tuple[datetime, int] | None:
     """Return the time of the ledger's last commit and the number of its attempt, which show whether it changed."""
     return None if status.header is None else (status.header.committed_at, status.header.attempts)
 

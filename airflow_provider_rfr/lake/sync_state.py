@@ -139,7 +139,7 @@ def snapshot_with_state(metadata: TableMetadata) -> Snapshot | None:
     return metadata.snapshot_by_id(int(kept)) if ends_there and kept.isdecimal() else None
 
 
-def note_of(snapshot: Snapshot | None) -> dict[str, str]:
+def state_note(snapshot: Snapshot | None) -> dict[str, str]:
     """Return the table properties that a commit of the snapshot sets: its id, if it sets or ends the state."""
     return {STATE_SNAPSHOT: str(snapshot.snapshot_id)} if snapshot and carries_state(summary_of(snapshot)) else {}
 
@@ -191,7 +191,7 @@ def _summary_with_state(metadata: TableMetadata) -> Mapping[str, str]:
     return summary if carries_state(summary) and summary.get(STATE_KEY) != NO_STATE[STATE_KEY] else {}
 
 
-def state_mark(metadata: TableMetadata) -> str | None:
+def state_digest(metadata: TableMetadata) -> str | None:
     """Return a digest of the state as the summary has it, without reading a file; None without a state."""
     content = _content_of(_summary_with_state(metadata))
     return None if content is None else hashlib.sha256(content.encode()).hexdigest()
@@ -254,7 +254,7 @@ def write_state(catalog: Catalog, name: str, state: SyncState) -> int:
         with side_files(lambda: table) as side:
             transaction = TableTransaction(table)
             snapshot_id = stage_append(transaction, [], state_properties(state, side))
-            transaction.set_properties(note_of(transaction.table_metadata.snapshot_by_id(snapshot_id)))
+            transaction.set_properties(state_note(transaction.table_metadata.snapshot_by_id(snapshot_id)))
             commit_strictly(transaction)
         return snapshot_id
 

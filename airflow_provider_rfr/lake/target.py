@@ -57,7 +57,14 @@ from airflow_provider_rfr.lake.schemas import (
     target_schema,
 )
 from airflow_provider_rfr.lake.side_files import SideFiles, side_files
-from airflow_provider_rfr.lake.sync_state import SyncState, has_lost_state, has_state, note_of, read_state, state_mark
+from airflow_provider_rfr.lake.sync_state import (
+    SyncState,
+    has_lost_state,
+    has_state,
+    read_state,
+    state_digest,
+    state_note,
+)
 from airflow_provider_rfr.lake.table_reader import TableReader, live_files
 from airflow_provider_rfr.text import quantity
 
@@ -171,9 +178,9 @@ class TargetTable:
         return None if self._table is None else read_state(self._table)
 
     @property
-    def state_mark(self) -> str | None:
+    def state_digest(self) -> str | None:
         """Return a digest of the table's state, which may be one that can't be read; None without a state."""
-        return None if self._table is None else state_mark(self._table.metadata)
+        return None if self._table is None else state_digest(self._table.metadata)
 
     @property
     def has_state(self) -> bool:
@@ -301,7 +308,7 @@ class TargetTable:
     def _publish(self, transaction: Transaction, evolution: EvolutionPlan, published: tuple[str, int, int]) -> None:
         """Commit the transaction, with the property that names the ledger, the generation and the snapshot."""
         # In one commit with the snapshot, so that no crash leaves rows that the property does not name.
-        note = note_of(transaction.table_metadata.snapshot_by_id(published[2]))
+        note = state_note(transaction.table_metadata.snapshot_by_id(published[2]))
         transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, published)), **note})
         commit_strictly(transaction)
         if evolution.changes:

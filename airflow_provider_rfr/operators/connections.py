@@ -422,7 +422,7 @@ def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:
             store.close()
 
 
-def moved(api_conn_id: str | None) -> list[dict[str, Any]]:
+def api_addresses(api_conn_id: str | None) -> list[dict[str, Any]]:
     """Return the addresses of an API's connection for ``run.moved`` of a document, as :func:`addresses_of` does.
 
     The list is empty if the control store can't be reached.

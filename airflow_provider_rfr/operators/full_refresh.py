@@ -449,7 +449,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         :raises ConfigurationError: field, problem and remedy
         """
         source, streams = shipped_source(self.source, file_folders(self)), stream_names(self.streams)
-        settings, moved = self._read_source(lake), connections.moved(self.api_conn_id)
+        settings, moved = self._read_source(lake), connections.api_addresses(self.api_conn_id)
         check_streams(streams, None)
         return {
             "source": settings.completed(source),

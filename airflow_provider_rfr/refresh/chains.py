@@ -27,9 +27,9 @@ from airflow_provider_rfr.refresh.pages import (
     TaskFigures,
     checksum_of,
     decode_token,
+    digest_of,
     encode_records,
     encode_token,
-    mark_of,
     marks_of,
 )
 from airflow_provider_rfr.streams.core import Page
@@ -348,7 +348,7 @@ class Chain:
         if row.token_in != encode_token(self.token):
             # The page was requested ahead, and the page before it returned another token.
             return None
-        if self._guard.doubts(fetched.page):
+        if self._guard.needs_second_request(fetched.page):
             return None
         row = self._ended_by_repeat(row, fetched.page)
         is_repeat = self._repeats_last(row)
@@ -377,7 +377,7 @@ class Chain:
         """
         is_end = self._on_repeated_page == "end"
         # The digest is computed only if it matters: this runs for each page, under the scheduler's lock.
-        is_known = page.is_beyond and row.record_count > 0 and mark_of(f"c{row.checksum}") in self._seen_set
+        is_known = page.is_beyond and row.record_count > 0 and digest_of(f"c{row.checksum}") in self._seen_set
         if is_known or (is_end and self._repeats_last(row)):
             nothing = encode_records(())
             is_first_again = row.page == 2 and not page.is_beyond
@@ -397,12 +397,12 @@ class Chain:
 
     def _repeats_last(self, row: PageRow) -> bool:
         """Tell whether a page has the same records as the page before it, whose last digest is that of its records."""
-        return bool(row.record_count and self._seen and self._seen[-1] == mark_of(f"c{row.checksum}"))
+        return bool(row.record_count and self._seen and self._seen[-1] == digest_of(f"c{row.checksum}"))
 
     def _is_repeated(self, row: PageRow) -> bool:
         """Remember a page's token and records. If they came before, restart or fail the chain, and return True."""
         marks = marks_of(row.page, row.token_in, row.token_out, row.checksum if row.record_count else None)
-        accepted = mark_of(f"c{row.checksum}") if self._on_repeated_page == "accept" else None
+        accepted = digest_of(f"c{row.checksum}") if self._on_repeated_page == "accept" else None
         repeated = next((name for mark, name in marks.items() if mark in self._seen_set and mark != accepted), None)
         if repeated is not None and not self.restarts:
             # One wrong answer may have caused the loop, and may be committed already: so restart, once per attempt.

@@ -379,7 +379,7 @@ def _outcome(function: Callable[[_T], _R], item: _T) -> _R | _TaskFailure:
     try:
         return function(item)
     except Exception as error:
-        if may_pass(error):
+        if is_transient(error):
             raise
         return _TaskFailure(task_error(error))
 
@@ -419,7 +419,7 @@ def task_error(error: BaseException) -> BaseException:
     return error if _travels(error) else SparkJobError(f"a task failed: {type(error).__name__}: {error}")
 
 
-def may_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Tell whether an error is transient, so that a repeated task may succeed: network, object store, memory."""
     if isinstance(error, RfrError):
         return False

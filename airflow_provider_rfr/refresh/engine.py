@@ -229,7 +229,7 @@ class Refresh:
     def _open(self) -> PartitionBook | None:
         """Open a generation or take one over; return None if this run has published it already."""
         run, header = self._config.run, self.ledger.header
-        outcome = None if header is None else self._landed(header)
+        outcome = None if header is None else self._outcome_on_target(header)
         # A generation that another run has published is not open, even if its header does not say so yet.
         has_ended = outcome is not None and header is not None and run.key not in (None, header.run_key)
         prints, base = self._plan_sync(None if has_ended else header)
@@ -259,7 +259,7 @@ class Refresh:
             return None
         return self._resume()
 
-    def _landed(self, header: LedgerHeader) -> PublishOutcome | None:
+    def _outcome_on_target(self, header: LedgerHeader) -> PublishOutcome | None:
         """Return the outcome of the header's generation if the target shows its publish, whatever the header says."""
         publication = self._target.published(self.ledger.id)
         if publication is None or publication.generation != header.generation:
@@ -319,7 +319,7 @@ class Refresh:
         is_full = self._sync is None or self._sync.is_full
         self._prints = full if is_full else fingerprints_of(*definition, incremental=True, window=window)
         if self._options.replace_where is not None:
-            return self._prints, self._target.state_mark
+            return self._prints, self._target.state_digest
         return self._prints, None if state is None or window is not None else state.digest
 
     def _state_of(self, upstream: str | None) -> SyncState | None:

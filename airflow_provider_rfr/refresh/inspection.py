@@ -260,7 +260,7 @@ def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None
         return None
     ledger = Ledger(table)
     header = ledger.header
-    if header is None or status.header is None or _whose(header) != _whose(status.header):
+    if header is None or status.header is None or _identity(header) != _identity(status.header):
         return None
     files = ledger.page_files()
     read = sorted(files)[:: max(1, -(-len(files) // _MOST_FILES))]
@@ -270,7 +270,7 @@ def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None
     return replace(_details_of(header, rows, len(files), len(read)), target=facts, sync=sync)
 
 
-def _whose(header: LedgerHeader) -> tuple[int, str | None]:
+def _identity(header: LedgerHeader) -> tuple[int, str | None]:
     """Return the values that are the same as long as the ledger holds the same refresh."""
     return header.generation, header.dag_id
 

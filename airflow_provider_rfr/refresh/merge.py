@@ -251,7 +251,7 @@ class Merge:
         replaced = {} if self.limits.appends else self._replaced(live, verdict)
         self._check_bytes([rows.file for rows, _ in replaced.values()], live)
         groups = [[rows for rows, _ in share] for share in _grouped(list(replaced.values()))]
-        groups += [[_untouched(task) for task in share] for share in self._folded(live, replaced, verdict)]
+        groups += [[_untouched(task) for task in share] for share in self._files_to_compact(live, replaced, verdict)]
         outcomes = self._run(reader, groups)
         for group, result in outcomes:
             for rows, stays in zip(group, result.stays, strict=True):
@@ -294,7 +294,7 @@ class Merge:
             self._rewritten[names[number]] = digests[number], result
         return [(group, self._rewritten[name][1]) for group, name in zip(groups, names, strict=True)]
 
-    def _folded(
+    def _files_to_compact(
         self, live: Sequence[FileScanTask], replaced: Mapping[str, Any], verdict: _Verdict
     ) -> list[list[FileScanTask]]:
         """Return a group of small files to compact, so that a sync each hour does not leave thousands of files.

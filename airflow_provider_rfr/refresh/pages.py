@@ -192,10 +192,10 @@ def marks_of(page: int, token_in: str | None, token_out: str | None, checksum: s
     # This mark comes last: Chain._repeats_last() takes a chain's last mark for that of its newest records.
     if checksum is not None:
         names[f"c{checksum}"] = "a page with the same records"
-    return {mark_of(text): name for text, name in names.items()}
+    return {digest_of(text): name for text, name in names.items()}
 
 
-def mark_of(text: str) -> int:
+def digest_of(text: str) -> int:
     """Return the mark of a token or of a checksum: a digest of 64 bits."""
     # Eight bytes, because the marks of all pages of a chain travel with each of its tasks.
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

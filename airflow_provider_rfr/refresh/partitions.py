@@ -190,7 +190,7 @@ def live_pages(table: pa.Table, cursors: Mapping[int, Cursor]) -> pa.Table:
     return table.filter(pa.array((page > 0) & (chain == live_chain[ordinal])))
 
 
-def last_tokens(pages: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Any]:
+def tokens_of_last_pages(pages: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Any]:
     """Return the token that each partition's last page was requested with, by ordinal; None for a first page.
 
     :param pages: as of :func:`live_pages`

@@ -55,9 +55,9 @@ from airflow_provider_rfr.refresh.partitions import (
     check_ignored_tokens,
     check_promises,
     cursors_of,
-    last_tokens,
     live_pages,
     skipped_pages,
+    tokens_of_last_pages,
 )
 from airflow_provider_rfr.refresh.publish_task import (
     KeySearch,
@@ -213,7 +213,7 @@ def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome
     )
 
 
-def committed(commit: Callable[[], PublishOutcome]) -> PublishOutcome:
+def commit_with_retries(commit: Callable[[], PublishOutcome]) -> PublishOutcome:
     """Run ``commit``, and again after each conflict with another writer's commit, for ten minutes.
 
     :raises LedgerError: there was still a conflict
@@ -532,7 +532,7 @@ class Publisher:
             target.collect(file.file for file in written)
             return outcome_of(publication, header)
 
-        return committed(commit)
+        return commit_with_retries(commit)
 
     def _reload(self, header: LedgerHeader) -> PublishOutcome | None:
         """Load the target again before a try to commit; return the earlier publication of this generation.
@@ -552,7 +552,7 @@ class Publisher:
 
         :raises LedgerError: the table's state changed
         """
-        if (where := self.config.options.replace_where) is None or self.target.state_mark == header.base_state:
+        if (where := self.config.options.replace_where) is None or self.target.state_digest == header.base_state:
             return
         target.discard()
         raise LedgerError(
@@ -613,7 +613,7 @@ class Publisher:
         if not is_stateful or (table := self.ledger.read_pages()) is None:
             return {}
         cursors = cursors_of(table)
-        return last_tokens(live_pages(table, cursors), cursors)
+        return tokens_of_last_pages(live_pages(table, cursors), cursors)
 
     @property
     def _replaces_all(self) -> bool:

@@ -29,7 +29,7 @@ from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
 from airflow_provider_rfr.refresh.merge_task import ChangeBatch, IndexedFile, KeyRules
 from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
-from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, commit_summary, committed
+from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, commit_summary, commit_with_retries
 from airflow_provider_rfr.refresh.publish_task import (
     LedgerFiles,
     PublishResult,
@@ -142,7 +142,7 @@ class ChangesPublisher(Publisher):
                 return self._outcome(self.target.snapshot_id, plan)
             return self._commit_merge(header, target, plan, state)
 
-        return committed(commit)
+        return commit_with_retries(commit)
 
     def _merge_of(
         self,

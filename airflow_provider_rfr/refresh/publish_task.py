@@ -269,7 +269,7 @@ class TaskChanges:
 def run_publish_task(task: PublishTask) -> PublishResult:
     """Type and write every live page of the task's ledger files."""
     rows: dict[int, int] = {}
-    changes = _ChangeFinder(task)
+    changes = _ChangeCollector(task)
     offenders: list[Mapping[str, Any]] = []
     offender_count = outside = 0
     written: list[WrittenFile] = []
@@ -293,7 +293,7 @@ def run_publish_task(task: PublishTask) -> PublishResult:
     return PublishResult(tuple(written), rows, tuple(offenders), offender_count, outside, names, changes.found)
 
 
-class _ChangeFinder:
+class _ChangeCollector:
     """A collector of cursor values, missing keys and deletion records among a task's rows."""
 
     def __init__(self, task: PublishTask) -> None:

@@ -148,7 +148,7 @@ class Relocations:
             next((address.upstream for address in reversed(moved) if address.upstream), None),
         )
 
-    def as_begun(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Any]:
+    def with_first_address(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fingerprint with the first address and login in place of the present ones."""
         original = {key: self._moved_back(value) for key, value in fingerprint.items()}
         return original if self.upstream is None else {**original, "upstream": self.upstream}
@@ -252,7 +252,9 @@ def fingerprints_of(
     if stream.absent_field_ends:
         rules["absent_field_ends"] = True
     return Fingerprints(
-        _digest(read if relocations is None else relocations.as_begun(read)), _digest(published), _digest(rules)
+        _digest(read if relocations is None else relocations.with_first_address(read)),
+        _digest(published),
+        _digest(rules),
     )
 
 

@@ -35,7 +35,7 @@ from airflow_provider_rfr.refresh.chains import (
     PartitionWork,
     Scheduler,
 )
-from airflow_provider_rfr.refresh.cluster import may_pass, task_attempt, task_error
+from airflow_provider_rfr.refresh.cluster import is_transient, task_attempt, task_error
 from airflow_provider_rfr.refresh.config import secret_values
 from airflow_provider_rfr.refresh.pages import (
     FlushLabel,
@@ -155,7 +155,7 @@ def _run_remote_task(address: BudgetAddress, attempt: int, task: RoundTask) -> T
         finally:
             budget.close()
     except Exception as error:
-        if may_pass(error):
+        if is_transient(error):
             raise
         return TaskResult(error=task_error(error))
 

@@ -195,7 +195,7 @@ def end_use(
         _delete_uses(connection, task, dead, _U.started_at < began)
 
 
-def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: str) -> None:
+def set_wanted_hash(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: str) -> None:
     """Store the hash of the copy that these tasks should have; running tasks read it with their heartbeats."""
     row = {"conn_id": conn_id, "via": conn_id, "running_hash": _UNREAD, "wanted_hash": wanted}
     for task in uses:

@@ -404,7 +404,7 @@ def mark_notified(connection: Connection, now: int, delivery_id: str) -> None:
     connection.execute(update(DELIVERIES).where(_D.id == delivery_id).values(notified_at=now))
 
 
-def mend_times(connection: Connection, now: int, endpoint_ids: Collection[int], longest_lease: int) -> None:
+def limit_future_times(connection: Connection, now: int, endpoint_ids: Collection[int], longest_lease: int) -> None:
     """Shorten leases and waits that a clock that ran ahead has put into a far future."""
     pending = update(DELIVERIES).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending")
     connection.execute(pending.where(_D.lease_until > now + longest_lease).values(lease_until=now + longest_lease))

@@ -373,7 +373,7 @@ def queued(connection: Connection, project: str) -> tuple[Garbage, ...]:
     return tuple(Garbage(*row) for row in rows)
 
 
-def retract(connection: Connection, project: str, physical: str) -> None:
+def dequeue(connection: Connection, project: str, physical: str) -> None:
     """Remove a table from the queue, because it was deleted or is needed again."""
     connection.execute(delete(GARBAGE).where((_G.project == project) & (_G.physical == physical)))
 

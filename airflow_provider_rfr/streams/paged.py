@@ -196,7 +196,7 @@ class PageGuard:
         """Tell whether a chain's next page is empty after a full one, and was requested only once."""
         return page.unconfirmed and self._after_full and not self.asked
 
-    def doubts(self, page: Page) -> bool:
+    def needs_second_request(self, page: Page) -> bool:
         """Note the next page of the chain, and tell whether it has to be requested again."""
         if self.is_doubtful(page):
             self.asked = True
@@ -239,9 +239,9 @@ class ChainReader:
             raise RepeatedPageError(f"page token {text} came twice; the stream would never end")
         self._tokens.add(text)
         page = self._stream.read_page(self._partition, token)
-        if self._guard.doubts(page):
+        if self._guard.needs_second_request(page):
             page = self._stream.read_page(self._partition, token)
-            self._guard.doubts(page)
+            self._guard.needs_second_request(page)
         is_repeat = bool(page.records) and page.records == self._last
         self._last = page.records
         if (error := self._guard.endless(page, is_repeat=is_repeat)) is not None:

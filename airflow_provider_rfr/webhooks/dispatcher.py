@@ -557,7 +557,7 @@ class Dispatcher:
         lease = int((_LONGEST_TIMEOUT + self._slack) * 1000)
         if ids:
             store = self._store
-            store.run(lambda connection: deliveries.mend_times(connection, store.now(connection), ids, lease))
+            store.run(lambda connection: deliveries.limit_future_times(connection, store.now(connection), ids, lease))
         for key, row in rows.items():
             if row.disabled_at is None or row.disabled_address is None:
                 continue

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from airflow_provider_rfr.streams.airbyte.spec import stand_ins
+from airflow_provider_rfr.streams.airbyte.spec import sample_config
 from tests.manifests.api import FEW, TAG, MadeUpApi, MadeUpEndpoint
 from tests.manifests.paging import place, rendered
 
@@ -96,7 +96,7 @@ def guessed(manifest: Mapping[str, Any], url: str, *, all_fields: bool) -> dict[
     :param all_fields: also those that are neither required, nor have a default, nor begin the time to read
     """
     spec = manifest.get("spec") or {}
-    values = stand_ins(spec.get("connection_specification") or {}, all_fields=all_fields)
+    values = sample_config(spec.get("connection_specification") or {}, all_fields=all_fields)
     addresses = [str(node[name]) for node in nodes_of(dict(manifest)) for name in _ADDRESSES & node.keys()]
     begins = re.compile(r"\s*\{\{\s*config(?:\.|\[['\"]|\.get\(['\"])(\w+)")
     for name in {match[1] for match in map(begins.match, addresses) if match}:

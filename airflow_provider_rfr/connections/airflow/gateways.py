@@ -19,11 +19,11 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
 from airflow_provider_rfr.connections.airflow.lookup import (
     CONNECTION_VARIABLE,
     ConnectionOrigin,
-    can_be_reached,
     changed_meanwhile,
     definition_of,
     fields_of,
     find_definition,
+    has_airflow_database,
     masked,
     origin_of,
     read_connection,
@@ -500,7 +500,7 @@ def connections_of_types(types: Iterable[str]) -> dict[str, str]:
 
     wanted = frozenset(types)
     types_by_id = {}
-    if can_be_reached():
+    if has_airflow_database():
         with session_of_airflow() as session:
             # No secret is read.
             query = select(Connection.conn_id, Connection.conn_type).where(Connection.conn_type.in_(wanted))

@@ -181,7 +181,7 @@ def http_address(connection: Connection) -> str:
     return web_address(connection, connection.schema or schemes[kind])
 
 
-def can_be_reached() -> bool:
+def has_airflow_database() -> bool:
     """Tell whether this process can open Airflow's database; a task on a worker can't."""
     # Airflow's supervisor sets this address in the process of a task.
     return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
@@ -206,7 +206,7 @@ def why_unreadable(name: str) -> tuple[str, str] | None:
     variable = CONNECTION_VARIABLE + name.upper()
     if os.environ.get(variable):
         return f"{name!r} can't be read from the variable {variable}", "write a connection's URI, or its fields as JSON"
-    if not can_be_reached():
+    if not has_airflow_database():
         return None
     from airflow.models import Connection
     from sqlalchemy import inspect, select

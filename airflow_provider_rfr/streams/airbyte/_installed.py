@@ -54,7 +54,7 @@ def _prepared_version() -> str:
     if problem:
         raise ConfigurationError("source.manifest", problem, _MISSING)
     try:
-        _put_ours_under_it()
+        _patch_cdk()
     except (AttributeError, ImportError) as error:
         problem = f"is not as expected ({error})"
     if problem:
@@ -62,7 +62,7 @@ def _prepared_version() -> str:
     return version("airbyte-cdk")
 
 
-def _put_ours_under_it() -> None:
+def _patch_cdk() -> None:
     """Patch the CDK: replace functions and modules that it uses.
 
     :raises AttributeError: a name does not exist; its function would not be guarded under another name

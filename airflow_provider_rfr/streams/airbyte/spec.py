@@ -260,7 +260,7 @@ _TEXTS: Final = (
 )
 
 
-def stand_ins(schema: Mapping[str, Any], *, all_fields: bool = False) -> dict[str, Any]:
+def sample_config(schema: Mapping[str, Any], *, all_fields: bool = False) -> dict[str, Any]:
     """Return values for the fields that are required, have a default, or look like a start time.
 
     :param all_fields: also for all other fields
@@ -284,7 +284,7 @@ def _stand_in(schema: Mapping[str, Any], name: str, all_fields: bool) -> Any:
     kinds = schema.get("type") or ("object" if "oneOf" in schema or "properties" in schema else "string")
     kind = kinds if isinstance(kinds, str) else next(kind for kind in kinds if kind != "null")
     if kind == "object":
-        return stand_ins(schema, all_fields=all_fields)
+        return sample_config(schema, all_fields=all_fields)
     if kind == "array":
         return [_stand_in(schema.get("items") or {}, name, all_fields)]
     if kind in ("integer", "number"):

@@ -455,7 +455,7 @@ def test_a_database_of_airflow_s_that_does_not_answer_is_said_so_and_asked_once_
         return lookup.read_connection(conn_id)
 
     monkeypatch.setattr(control_store, "read_connection", read)
-    monkeypatch.setattr(gateways, "can_be_reached", lambda: True)
+    monkeypatch.setattr(gateways, "has_airflow_database", lambda: True)
     monkeypatch.setattr(gateways, "session_of_airflow", session)
     for detail, remedy in (
         ("Airflow's database does not answer", "run: airflow db check"),

@@ -19,7 +19,7 @@ from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators import BuiltinMigrationOperator, SinkOperator
-from airflow_provider_rfr.store.connections import TaskRef, load_use, want
+from airflow_provider_rfr.store.connections import TaskRef, load_use, set_wanted_hash
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
@@ -160,7 +160,7 @@ def test_a_sink_whose_connection_is_altered_goes_on_in_the_same_try_as_it_is_dec
     def answer(request: Received) -> tuple[int, bytes]:
         if len(receiver.requests) == 2:
             declare("other", "new")
-            store.run(lambda connection: want(connection, [ref], "out", "altered"))
+            store.run(lambda connection: set_wanted_hash(connection, [ref], "out", "altered"))
             task.on_kill()
         return (200, b"")
 

@@ -16,7 +16,15 @@ from airflow_provider_rfr.connections.airflow.lookup import content_hash, find_d
 from airflow_provider_rfr.exceptions import RefreshStoppedError, SchemaError, SourceError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators.connections import finishing_deferred, running_with
-from airflow_provider_rfr.store.connections import FAILED, IDLE, ConnectionNotes, TaskRef, Use, load_use, want
+from airflow_provider_rfr.store.connections import (
+    FAILED,
+    IDLE,
+    ConnectionNotes,
+    TaskRef,
+    Use,
+    load_use,
+    set_wanted_hash,
+)
 from airflow_provider_rfr.store.engine import ControlStore
 from tests.soon import wait_until
 from tests.unit.operators.test_execute import CANARY, Bench, bench, without_jvm
@@ -63,7 +71,7 @@ def test_it_goes_on_in_the_same_try_and_its_former_driver_has_ended_before(
         assert before is not None
         place = {name: getattr(before, name) for name in ("conn_type", "host", "schema", "port", "login")}
         store.run(lambda connection: ConnectionNotes(connection, "shop").set_former_places(new, [place]))
-        store.run(lambda connection: want(connection, [TASK], "shop", new))
+        store.run(lambda connection: set_wanted_hash(connection, [TASK], "shop", new))
         wait_until(lambda: bench.seen["document"]["source"]["config"]["base_url"] == "http://127.0.0.1:2")
         seen.append(use(store))
         assert bench.operator is not None
@@ -151,7 +159,7 @@ def test_work_that_fails_while_its_connection_is_altered_is_done_once_more_and_a
     def work() -> str:
         tries.append(str(use(store).of("shop")))
         if len(tries) == 1:
-            store.run(lambda connection: want(connection, [TASK], "shop", "another"))
+            store.run(lambda connection: set_wanted_hash(connection, [TASK], "shop", "another"))
             raise SourceError("refused")
         return "sent"
 
@@ -164,7 +172,7 @@ def test_connections_that_can_no_longer_be_named_at_a_restart_end_the_task(bench
     named = [["shop"]]
 
     def work() -> None:
-        store.run(lambda connection: want(connection, [TASK], "shop", "another"))
+        store.run(lambda connection: set_wanted_hash(connection, [TASK], "shop", "another"))
         raise SourceError("refused")
 
     with pytest.raises(IndexError):

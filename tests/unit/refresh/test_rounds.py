@@ -331,7 +331,12 @@ def test_an_attempt_that_is_taken_over_before_it_trims_can_not_commit_after_that
 
 
 def task_of(
-    ledger: Ledger, book: PartitionBook, source: dict[str, Any], stream: str = "numbers", threads: int = 2, **label: int
+    ledger: Ledger,
+    book: PartitionBook,
+    source: dict[str, Any],
+    stream: str = "numbers",
+    threads: int = 2,
+    **label: int,
 ) -> RoundTask:
     """Return a task with all partitions, which ends when they are read or when its round is closed."""
     return RoundTask(

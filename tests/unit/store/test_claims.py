@@ -32,7 +32,7 @@ from airflow_provider_rfr.store.deliveries import (
     count_states,
     endpoints_with_ids,
     ensure_endpoint,
-    mend_times,
+    limit_future_times,
     select_deliveries,
     set_cancelled,
     set_pending,
@@ -273,7 +273,7 @@ def test_a_clock_that_is_set_back_delays_nothing_for_longer_than_it_may_take(
     now = int(clock.now() * 1000)
     call(change_endpoints, [number], last_fired_at=now, open_until=now + 9000)
     clock.time -= 30 * 86400
-    now_do(store, mend_times, [number], LEASE)
+    now_do(store, limit_future_times, [number], LEASE)
     assert [taken.delivery_id for taken in claimed(store, number)] == ["hook-0001"]
     clock.sleep(LEASE / 1000 + 1)
     assert {taken.delivery_id for taken in claimed(store, number)} == {"hook-0001", "hook-0002"}

@@ -27,7 +27,7 @@ from airflow_provider_rfr.store.connections import (
     load_use,
     note_copies,
     register_use,
-    want,
+    set_wanted_hash,
 )
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import LeaseKind, lease_state, take_lease
@@ -47,7 +47,7 @@ def read(call: Call, token: int, **hashes: str) -> None:
 
 def test_what_is_wanted_while_the_task_reads_is_not_forgotten(call: Call) -> None:
     token = register(call)
-    call(want, [TASK], "api", "new")
+    call(set_wanted_hash, [TASK], "api", "new")
     read(call, token, api="old", lake="same", tunnel="t")
     assert call(load_use, TASK).is_stale
     read(call, token, api="new", lake="same", tunnel="t")

@@ -158,5 +158,5 @@ def test_garbage_is_queued_once_and_a_failure_leaves_it_there(call: Call) -> Non
     call(deploys.failed, P, row.physical, "no room")
     (queued,) = call(deploys.queued, P)
     assert (queued.queued_at, queued.attempts, queued.last_error) == (1, 1, "no room")
-    call(deploys.retract, P, row.physical)
+    call(deploys.dequeue, P, row.physical)
     assert call(deploys.queued, P) == ()

@@ -32,7 +32,7 @@ from airflow_provider_rfr.store.connections import (
     note_alteration,
     note_copies,
     register_use,
-    want,
+    set_wanted_hash,
 )
 from airflow_provider_rfr.store.deliveries import (
     EndpointKey,
@@ -370,7 +370,7 @@ def test_endpoints_and_uses_come_in_pages(login: Login, store: ControlStore, mon
             task = TaskRef("shop", run, "refresh")
             token = register_use(connection, 1, task, "refresh", names, {})
         note_copies(connection, task, token, [UsedConnection("shop_api", "shop_api", "old")])
-        want(connection, [task], "shop_api", "new")
+        set_wanted_hash(connection, [task], "shop_api", "new")
 
     store.run(work)
     owner = login("owner")

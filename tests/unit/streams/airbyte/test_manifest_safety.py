@@ -116,7 +116,7 @@ def test_threads_at_the_first_call_put_our_functions_under_the_cdk_once(monkeypa
         calls.append(threading.get_ident())
         time.sleep(0.2)
 
-    monkeypatch.setattr(_installed, "_put_ours_under_it", prepare)
+    monkeypatch.setattr(_installed, "_patch_cdk", prepare)
     _installed._prepared_version.cache_clear()
     threads = [threading.Thread(target=_installed.cdk_version) for _ in range(4)]
     for thread in threads:
