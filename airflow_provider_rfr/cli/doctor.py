@@ -604,6 +604,7 @@ def _first_page(
 ) -> Iterator[CheckResult]:
     """Read the first page of the stream's first partition and check it for the primary key; no rows are written."""
     from airflow_provider_rfr.hooks.api import read_first_page
+    from airflow_provider_rfr.operators.incremental import IncrementalSyncOperator
     from airflow_provider_rfr.refresh.pages import check_key_of_page
 
     try:
@@ -614,6 +615,8 @@ def _first_page(
             remedy = _remedy_of_connection(task.api_conn_id, "rfr_api", "401")
         yield CheckResult(name, _MISSING, str(error), remedy)
         return
+    if isinstance(task, IncrementalSyncOperator) and paged.incremental is None:
+        raise ConfigurationError("incremental", *paged.why_not_incremental)
     if page is None:
         yield CheckResult(name, _OK, "it has no partitions, so there is no page to read")
         return

@@ -166,17 +166,25 @@ def _of_first_page(source: Mapping[str, Any], name: str) -> StreamCheck:
     :raises TypeMismatchError: values do not fit their columns
     """
     from airflow_provider_rfr.hooks.api import read_first_page
+    from airflow_provider_rfr.lake.schemas import listed
+    from airflow_provider_rfr.refresh.column_rules import ColumnRules
     from airflow_provider_rfr.refresh.pages import check_key_of_page
 
     stream, page = read_first_page(source, name)
     records = () if page is None else page.records
     check_key_of_page(stream.primary_key, records)
     problem = "" if page is None or not page.skipped else f"the page was left out by an error rule: {page.skipped}"
+    facts, columns = _facts(stream, is_of_manifest="manifest" in source), tuple(_columns(stream, records))
+    sent = sorted({name for record in records for name in record})
+    drops = not ColumnRules.of(stream).infers
+    dropped = [name for name in sent if drops and name not in {column.name for column in columns}]
+    note = (f"fields that the schema lacks, so the table too: {listed(dropped)}",) if dropped else ()
     return replace(
-        _facts(stream, is_of_manifest="manifest" in source),
+        facts,
         problem=problem,
         records=None if page is None else len(records),
-        columns=tuple(_columns(stream, records)),
+        columns=columns,
+        notes=(*facts.notes, *note),
     )
 
 

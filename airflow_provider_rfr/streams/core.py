@@ -369,7 +369,8 @@ class Stream(ABC):
     incremental: ChangesRead | None = None
     why_not_incremental: tuple[str, str] = (
         "is not declared",
-        "add incremental: {cursor_field, start, send_as}, or to a class cursor_field and state, or use a full refresh",
+        "add incremental: {cursor_field, start, send_as}, or to a class cursor_field and state; or load it by"
+        " ResumableFullRefreshOperator",
     )
     partition_fields: Sequence[str] | None = None
     page_size: int | None = None

@@ -386,7 +386,10 @@ class ManifestStream(PagedStream):
         self._column = column
         self._hint = hint
         self.incremental = None if column is None else ManifestRead(self, column)
-        self.why_not_incremental = specs.why_not_incremental(interpreted.declared), "use a full refresh"
+        self.why_not_incremental = (
+            specs.why_not_incremental(interpreted.declared),
+            "load it by ResumableFullRefreshOperator",
+        )
 
     @cached_property
     def json_schema(self) -> Mapping[str, Any] | None:  # type: ignore[override]  # some streams ask the API for it

@@ -639,6 +639,19 @@ def test_a_primary_key_that_no_record_of_the_page_has_is_a_miss(dags: Path, shop
     check_messages(found["detail"])
 
 
+def test_a_stream_that_can_not_be_synced_is_a_miss(dags: Path, shop: SampleApi, miss: Miss) -> None:
+    sync = """
+    from airflow_provider_rfr.operators import IncrementalSyncOperator
+
+    IncrementalSyncOperator(task_id="sync", write="merge", **{**arguments, "streams": ["invoices"]})
+"""
+    refresh_dag(dags, more=sync)
+    found = miss("--dag", "load_shop")
+    assert found["check"] == "task sync, stream invoices"
+    check_messages(found["detail"])
+    check_messages(found["remedy"])
+
+
 def test_a_dag_whose_connection_does_not_exist_is_a_miss(
     dags: Path, capsys: pytest.CaptureFixture[str], missing: Misses, miss: Miss
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
@@ -105,6 +106,15 @@ def test_the_facts_of_a_stream_as_json(api: SampleApi, check: Rfr) -> None:
     assert invoices["incremental"] == [] and invoices["why"].startswith("is not declared; add incremental")
     assert {"name": "id", "type": "bigint", "declared": False} in invoices["columns"]
     assert invoices["paging"] == "addresses in the header Link, 5 records a page"
+
+
+def test_fields_that_the_schema_lacks_are_named(api: SampleApi, check: Rfr) -> None:
+    definition = yaml.safe_load(SHOP.read_text())
+    definition["streams"]["orders"]["json_schema"] = {"properties": {"id": {"type": "integer"}}}
+    Path("narrow.yaml").write_text(yaml.safe_dump(definition))
+    printed = check("orders", "--config", "config.json", "--json", file="narrow.yaml")
+    [note] = by_name(printed)["orders"]["notes"]
+    assert note.startswith("fields that the schema lacks, so the table too: amount, ") and "id" not in note.split(", ")
 
 
 def test_one_page_of_the_named_stream_alone_is_read(api: SampleApi, check: Rfr) -> None:

@@ -70,7 +70,7 @@ def test_the_state_of_a_connection_is_set_in_a_snapshot_of_its_own(lake: Lake, r
 def test_the_state_is_of_the_api_that_the_connection_leads_to_now(
     lake: Lake, rfr: Rfr, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "moved", lambda conn_id: [{"upstream": "other"}, {"base_url": "http://b"}])
+    monkeypatch.setattr(connections, "api_addresses", lambda conn_id: [{"upstream": "other"}, {"base_url": "http://b"}])
     lake.catalog.create_table(NAME, Schema(*COLUMNS))
     assert rfr(*arguments, "--stream", "orders", "--json").json["state"]["rules"]["upstream"] == "other"
 

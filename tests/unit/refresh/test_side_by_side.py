@@ -17,6 +17,7 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.rounds import divided
 from airflow_provider_rfr.refresh.side_by_side import StreamRuns
+from tests.soon import SOON
 from tests.unit.refresh.in_driver import DriverOnly
 from tests.unit.refresh.test_rounds import Threads
 
@@ -51,13 +52,17 @@ class World:
         self.stopping = threading.Event()
         self.in_flight: Counter[str] = Counter()
         self.most_in_flight = 0
-        self._lock = threading.Lock()
+        #: Answers wait until so many requests have been in flight.
+        self.gathers = 0
+        self._lock = threading.Condition()
 
     def answer(self, asked: Asked) -> Reply:
         path = asked.path.split("?")[0]
         with self._lock:
             self.in_flight[path] += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight.total())
+            self._lock.notify_all()
+            self._lock.wait_for(lambda: self.most_in_flight >= self.gathers, SOON)
         time.sleep(self.seconds)
         with self._lock:
             self.in_flight[path] -= 1
@@ -123,7 +128,7 @@ def test_a_failing_stream_harms_no_other(world: World) -> None:
 
 @pytest.mark.parametrize("concurrency", [2, 5])
 def test_the_streams_share_one_concurrency_and_use_all_of_it(world: World, concurrency: int) -> None:
-    world.seconds = 0.1
+    world.seconds, world.gathers = 0.05, concurrency
     world.run({f"s{number}": chain(f"/s{number}") for number in range(8)}, concurrency=concurrency)
     assert world.most_in_flight == concurrency
 
