@@ -8,7 +8,6 @@ steps are always executed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -56,9 +55,6 @@ from airflow_provider_rfr.store.leases import Lease
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

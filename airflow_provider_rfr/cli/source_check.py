@@ -175,10 +175,11 @@ def _of_first_page(source: Mapping[str, Any], name: str) -> StreamCheck:
     check_key_of_page(stream.primary_key, records)
     problem = "" if page is None or not page.skipped else f"the page was left out by an error rule: {page.skipped}"
     facts, columns = _facts(stream, is_of_manifest="manifest" in source), tuple(_columns(stream, records))
-    sent = sorted({name for record in records for name in record})
-    drops = not ColumnRules.of(stream).infers
-    dropped = [name for name in sent if drops and name not in {column.name for column in columns}]
-    note = (f"fields that the schema lacks, so the table too: {listed(dropped)}",) if dropped else ()
+    dropped = {name for record in records for name in record} - {column.name for column in columns}
+    note: Sequence[str] = ()
+    # Without a schema, a field that is null in all records has no column yet.
+    if dropped and not ColumnRules.of(stream).infers:
+        note = (f"fields that the schema lacks, so the table too: {listed(sorted(dropped))}",)
     return replace(
         facts,
         problem=problem,

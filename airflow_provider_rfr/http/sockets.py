@@ -286,20 +286,18 @@ def connect(host: str, port: int) -> socket.socket:
     for number, (family, address) in enumerate(allowed):
         if connecting.is_over:
             break
+        sock = None
         try:
+            # Fails if the kernel lacks the family: addresses of IPv6 resolve also where it is disabled.
             sock = _PlainSocket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            # The kernel may lack the family: addresses of IPv6 resolve also where it is disabled.
-            failure = error
-            continue
-        try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # An address that swallows packets must leave time for the next one.
             sock.settimeout(max(_SHORTEST_TRY, connecting.left() / (len(allowed) - number)))
             sock.connect(address)
             return sock
         except OSError as error:
-            sock.close()
+            if sock is not None:
+                sock.close()
             failure = ConnectTimeout("no address answers") if isinstance(error, TimeoutError) else error
     raise failure
 

@@ -204,10 +204,8 @@ class Merge:
         tasks = [SearchTask(reader, self.store, self.batch.key_files, self.rules, tuple(share)) for share in shares]
         for task, found in zip(tasks, self.jobs.run(find_hits, tasks), strict=True):
             self._hits.update({_content(file): hits for file, hits in zip(task.files, found, strict=True)})
-        nothing: _Numbers = np.zeros(0, dtype=np.int64)
         for file in fresh:
-            without = Hits(nothing, nothing, nothing.astype(bool), file.file.record_count)
-            self._hits.setdefault(_content(file), without)
+            self._hits.setdefault(_content(file), Hits.none(file.file.record_count))
 
     def _pruned(self, files: Sequence[FileScanTask], reader: TableReader) -> list[FileScanTask]:
         """Return the files that may have keys of the batch, by the bounds of the key's columns."""

@@ -310,6 +310,12 @@ class Hits:
     is_newer: _Mask
     total: int
 
+    @classmethod
+    def none(cls, total: int) -> Hits:
+        """Return the hits of a file without keys of the batch."""
+        nothing: _Numbers = np.zeros(0, dtype=np.int64)
+        return cls(nothing, nothing, nothing.astype(bool), total)
+
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
@@ -329,8 +335,7 @@ def find_hits(task: SearchTask) -> list[Hits]:
     columns, found = task.reader.columns(names), list[Hits]()
     for tables in _read_some(task, columns):
         if not task.keys:
-            nothing: _Numbers = np.zeros(0, dtype=np.int64)
-            found.extend(Hits(nothing, nothing, nothing.astype(bool), table.num_rows) for table in tables)
+            found.extend(Hits.none(table.num_rows) for table in tables)
             continue
         rows = pa.concat_tables(tables)
         places, newer = _places_of(task, task.rules.keys_of(rows), task.rules.cursors(rows))

@@ -187,11 +187,10 @@ class Incremental(Part):
         for name, field, place in zip(WINDOW_FIELDS, ("send_as", "end_as"), (self.send_as, self.end_as), strict=True):
             if place is None:
                 continue
-            for other_field in ("send_as", "size_as"):
-                other = getattr(paginator, other_field, None)
+            for other_field, other in ({} if paginator is None else paginator.places).items():
                 # A keyset requests its next page by raising the lower bound, so both may have one place.
                 may_share = isinstance(paginator, KeysetPaginator) and other_field == field
-                if isinstance(other, RequestPlace) and place.overlaps(other) and not may_share:
+                if place.overlaps(other) and not may_share:
                     problem = f"is the place of paginator.{other_field}, too"
                     raise scope.at("incremental").error(field, problem, "write another place for one of the two")
             request = request.with_value(place, f"{{{{ stream_slice.{name} }}}}", scope, f"incremental.{field}")

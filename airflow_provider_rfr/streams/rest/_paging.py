@@ -147,6 +147,12 @@ class Paginator(Part, ABC):
         return 100
 
     @property
+    def places(self) -> dict[str, RequestPlace]:
+        """Return the places of a request that the paginator sends values in, by the fields that name them."""
+        named = ((name, getattr(self, name, None)) for name in ("send_as", "size_as"))
+        return {name: place for name, place in named if isinstance(place, RequestPlace)}
+
+    @property
     def on_absent_field(self) -> OnMissing | None:
         """Return the meaning of an absent field that leads to the next page; None: see :meth:`end_without`."""
         return None

@@ -241,16 +241,15 @@ class StreamRequest(Part):
         assign(changed, path, value)
         return self.model_copy(update={"json_" if part == "json" else field: changed})
 
-    def check_body(self, paginator: object, scope: Scope) -> None:
+    def check_body(self, places: Mapping[str, RequestPlace], scope: Scope) -> None:
         """Check that the request's body can take the values that the paginator sends.
 
-        :param paginator: may have places ``send_as`` and ``size_as``
+        :param places: the paginator's places, by the fields that name them
         :raises SourceDefinitionError: a place needs another body than the request, or than the other place
         """
         body = "json" if self.json_ is not None else "form" if self.form is not None else None
-        for name in ("send_as", "size_as"):
-            place = getattr(paginator, name, None)
-            part = place.body if isinstance(place, RequestPlace) else None
+        for name, place in places.items():
+            part = place.body
             if part is None:
                 continue
             if body not in (None, part) or (part == "json" and isinstance(self.json_, (list, tuple))):

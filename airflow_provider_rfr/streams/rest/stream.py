@@ -402,7 +402,7 @@ class _SourceBuilder:
             shared = shared.model_copy(update={"headers": {"Accept": accepted, **shared.headers}})
         whole = stream.whole_request(scope)
         authenticator = self._authenticator(stream, scope, base_url, timeouts.total, limits)
-        whole.check_body(paginator, scope)
+        whole.check_body(paginator.places, scope)
         request = whole.bind(scope.at("request"), shared, base_url)
         if not authenticator.is_renewable:
             handler.refuse_renewal(scope.at("error_handler"))

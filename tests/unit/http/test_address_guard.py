@@ -141,30 +141,29 @@ def test_a_name_that_resolves_to_something_else_the_second_time_gains_nothing(
         connected("rebinding.test", server.port)
 
 
+def name_has(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[int, str]) -> None:
+    """Let each name resolve to these families and addresses."""
+
+    def resolve(host, port, *more):
+        if more[-1] & socket.AI_NUMERICHOST:
+            raise socket.gaierror
+        return [(family, socket.SOCK_STREAM, 6, "", (address, port)) for family, address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+
 def test_of_several_addresses_only_those_that_are_allowed_are_tried(
     server: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def several(host, port, *more):
-        if more[-1] & socket.AI_NUMERICHOST:
-            raise socket.gaierror
-        found = ["169.254.169.254", "127.0.0.2", "127.0.0.1"]
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
-
-    monkeypatch.setattr(socket, "getaddrinfo", several)
+    name_has(monkeypatch, *((socket.AF_INET, address) for address in ("169.254.169.254", "127.0.0.2", "127.0.0.1")))
     assert connected("several.test", server.port, "127.0.0.1") == "127.0.0.1"
 
 
 def test_an_address_of_a_family_that_the_kernel_lacks_is_passed_over(
     server: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def both(host, port, *more):
-        if more[-1] & socket.AI_NUMERICHOST:
-            raise socket.gaierror
-        # No kernel makes a TCP socket of this family.
-        families = [(socket.AF_ALG, "::1"), (socket.AF_INET, "127.0.0.1")]
-        return [(family, socket.SOCK_STREAM, 6, "", (address, port)) for family, address in families]
-
-    monkeypatch.setattr(socket, "getaddrinfo", both)
+    # No kernel makes a TCP socket of the first family.
+    name_has(monkeypatch, (socket.AF_ALG, "::1"), (socket.AF_INET, "127.0.0.1"))
     assert connected("both.test", server.port, "127.0.0.1", "::1") == "127.0.0.1"
 
 
