@@ -24,8 +24,8 @@ _COMPARED: Final = re.compile(r"(?:raises\((\w+)|check_messages\()")
 _SNAPSHOT: Final = re.compile(r"^# name: (\w+)(?:\[.*?\])?(?:\.\d+)? \((\w+)\)\n(.*?)^# ---$", re.MULTILINE | re.DOTALL)
 _HEAD: Final = """# Troubleshooting
 
-The last line of a failed task, and of a failed command, is one sentence. Search this page for a part of it. In the
-examples, `<...>` stands for what differs each time.
+The last line of a failed task, and of a failed command, is one sentence. Search this page for a part of it. Below,
+`<...>` stands for what differs each time.
 
 Begin with `airflow rfr doctor --dag DAG_ID`: it tries Java, Spark and the connections, and reads a page of each stream.
 [Retries](retries_and_resume.md) says how errors end a task, [Reliability](reliability.md) what happens when a part
@@ -68,8 +68,6 @@ def _section(kind: type[RfrError], messages: list[str]) -> Iterator[str]:
     if kind.advice:
         yield f"Remedy: {kind.advice}."
     if messages:
-        yield ""
-        yield "Examples:"
         yield ""
         yield "```text"
         yield from messages
