@@ -75,7 +75,7 @@ def test_a_page_fits_a_phone_in_light_and_dark(site: str, page: Page, path: str,
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [("catalog is locked by another process", "CatalogError"), ("page_number", "A complete definition")],
+    [("catalog is locked by another process", "CatalogError"), ("page_number", "Page numbers")],
 )
 def test_the_search_finds_a_message_and_an_option(site: str, page: Page, words: str, found: str) -> None:
     page.set_viewport_size({"width": 1400, "height": 900})

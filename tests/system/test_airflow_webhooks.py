@@ -128,12 +128,12 @@ def test_commits_made_outside_airflow_start_dags_and_none_is_missed(story: Story
 
     def told() -> list[int]:
         try:
-            events = story.airflow.call("GET", "/assets/events?order_by=timestamp&limit=100")["asset_events"]
+            events = story.airflow.call("GET", "/assets/events?order_by=-timestamp&limit=100")["asset_events"]
         except RuntimeError:
             # Airflow can't tell an event whose run is queued and has no start yet.
             return []
         payloads = [event["extra"]["payload"] for event in events if "payload" in (event.get("extra") or {})]
-        return [payload["sequence"] for payload in payloads if payload["table"] == "raw.watched"]
+        return [payload["sequence"] for payload in reversed(payloads) if payload["table"] == "raw.watched"]
 
     count = 0
     while not told():  # the watcher begins with the commit after its first look
@@ -167,7 +167,7 @@ def test_airflows_preset_starts_one_run_for_a_commit_however_often_it_is_deliver
         # The store is lost: the commit tells again what it owes, and Airflow answers that it has the run.
         for file_of_store in story.airflow.home.glob("rfr_control_store.db*"):
             file_of_store.unlink()
-        story.trigger("deliver", "again", triggers_file=file, target="raw.starts")
-        story.succeed("deliver", "again", "deliver")
-        assert story.result("deliver", "again", "deliver")["delivered"] == 1
+        story.trigger("deliver", "starts_again", triggers_file=file, target="raw.starts")
+        story.succeed("deliver", "starts_again", "deliver")
+        assert story.result("deliver", "starts_again", "deliver")["delivered"] == 1
         assert story.airflow.call("GET", "/dags/started/dagRuns")["total_entries"] == 1
