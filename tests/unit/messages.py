@@ -37,7 +37,7 @@ VARIABLE_PARTS = (
     # An id that happens to have no letter or no digit, where only an id can be.
     (
         re.compile(
-            r"\b(lake_|batch \d{10}-|rfr-|(?:deploy|delivery|marker of|write id:|with the id) )[0-9a-f]{8,40}\b"
+            r"\b(lake_|batch \d{10}-|rfr-|(?:deploy|delivery|plan|marker of|write id:|with the id) )[0-9a-f]{8,40}\b"
         ),
         r"\1<id>",
     ),
