@@ -65,6 +65,15 @@ def execute(operator: Any, method: str = "execute", *, event: Any = None, **cont
     return dict(inside.run(lambda: getattr(operator, method)({"ti": ti, "task": operator, **context}, **more)))
 
 
+def later_children() -> Callable[[], list[psutil.Process]]:
+    """Return a function that lists the processes below this one which were started after this call.
+
+    Servers of tests run by then. They may know a secret.
+    """
+    earlier = {child.pid for child in psutil.Process().children(recursive=True)}
+    return lambda: [child for child in psutil.Process().children(recursive=True) if child.pid not in earlier]
+
+
 class Onlooker:
     """Keeps command lines and environments of processes, as another user of the machine and as a child of theirs could
     see them.

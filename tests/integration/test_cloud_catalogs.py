@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
-import psutil
 import pyarrow.fs as pafs
 import pytest
 
@@ -27,7 +26,7 @@ from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, append_files
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.sample_api import SampleApi
-from tests.integration.airflow_tasks import Onlooker, execute, items_operator
+from tests.integration.airflow_tasks import Onlooker, execute, items_operator, later_children
 from tests.integration.builtin_platform import Platform
 from tests.integration.builtin_sql_deploy import SPARK
 from tests.integration.cloud_servers import azurite, gcs_server, hive_metastore
@@ -264,12 +263,7 @@ def test_the_secrets_are_seen_nowhere(
         verbose=True,
         conf={f"spark.eventLog.{key}": value for key, value in log.items()},
     )
-    servers = {process.pid for process in psutil.Process().children(recursive=True)}
-
-    def others() -> list[psutil.Process]:
-        return [process for process in psutil.Process().children(recursive=True) if process.pid not in servers]
-
-    with Onlooker(others) as onlooker:
+    with Onlooker(later_children()) as onlooker:
         result = execute(operator)
     assert_whole(lake, api, target)
     processes = "".join(onlooker.seen.values())

@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.sample_api import SampleApi
-from tests.integration.airflow_tasks import Onlooker, execute, items_operator, set_connections
+from tests.integration.airflow_tasks import Onlooker, execute, items_operator, later_children, set_connections
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, assert_whole, kill_half_way, shop
 from tests.integration.object_store import moto_server
 from tests.integration.weed import SeaweedServer
@@ -236,9 +235,7 @@ def test_the_stores_secret_key_is_seen_nowhere(
 ) -> None:
     events = tmp_path / "events"
     events.mkdir()
-    # The stores of this module, which know the key; both may be running.
-    stores = {child.pid for child in psutil.Process().children(True)}
-    with Onlooker(lambda: [child for child in psutil.Process().children(True) if child.pid not in stores]) as onlooker:
+    with Onlooker(later_children()) as onlooker:
         log = {"enabled": "true", "dir": f"file://{events}", "compress": "false"}
         result = run_operator(conf={f"spark.eventLog.{key}": value for key, value in log.items()})
     assert_whole(lake, api)
