@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "compatibility.md"
 #: All that the tests need of the checkout; the package itself comes from the wheel.
-COPIED = ("tests", "demo", "dags", "spark_apps", "docs", "pyproject.toml")
+COPIED = ("tests", "demo", "dags", "spark_apps", "docs", "README.md", "pyproject.toml")
 TESTS = ("tests/system", "tests/integration/test_sql_on_spark.py")
 EXTRAS = "postgres,sops,openlineage,airbyte,dev"
 AIRFLOWS = ("3.1", "3.2", "3.3")
