@@ -191,6 +191,8 @@ def create_table(
 def ensure_namespace(catalog: Catalog, identifier: str) -> None:
     """Create the namespace of a table, unless it exists or another process creates it at the same time."""
     namespace = identifier.rpartition(".")[0]
+    if catalog.namespace_exists(namespace):
+        return
     try:
         catalog.create_namespace(namespace)
     except Exception:

@@ -1,30 +1,40 @@
-"""Refreshes of the streams of one application, side by side: their admission, threads and results."""
+"""Refreshes of the streams of one application, side by side: their admission, threads and results.
+
+Each parent stream is read once for all its child streams.
+"""
 
 from __future__ import annotations
 
 import logging
+import tempfile
 import threading
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from airflow_provider_rfr.exceptions import RefreshStoppedError
+from airflow_provider_rfr.exceptions import RefreshStoppedError, RfrError
 from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog
+from airflow_provider_rfr.numbers import dumps, loads
 from airflow_provider_rfr.refresh.after_publish import AttemptHistory
 from airflow_provider_rfr.refresh.budget import DriverBudget
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, secrets_of
 from airflow_provider_rfr.refresh.engine import Refresh
-from airflow_provider_rfr.refresh.parents import ParentPages
+from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.loader import load_stream
-from airflow_provider_rfr.streams.paged import PagedStream, as_paged
+from airflow_provider_rfr.streams.paged import PagedStream, as_paged, read_all_pages
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.history import History
 
 _log = logging.getLogger("airflow_provider_rfr")
+
+_SlicedPage: TypeAlias = tuple[Mapping[str, Any], Page]
 
 
 class StreamRuns:
@@ -65,8 +75,15 @@ class StreamRuns:
 
     def run(self) -> tuple[dict[str, dict[str, Any]], dict[str, BaseException]]:
         """Refresh every stream; return figures and errors, by stream."""
+        lake = self._config.lake
+        try:
+            catalog = open_catalog(LakeSettings(lake.name, lake.plain_properties()))
+        except RfrError as error:
+            for stream in self._config.streams:
+                self._fail(stream, error)
+            return self._figures, self._errors
         for stream in self._config.streams:
-            self._begin(stream)
+            self._begin(stream, catalog)
         for thread in self._threads.values():
             if thread is not None:
                 thread.join()
@@ -75,7 +92,7 @@ class StreamRuns:
             self._history.maintain()
         return self._figures, self._errors
 
-    def _begin(self, stream: str) -> None:
+    def _begin(self, stream: str, catalog: Catalog) -> None:
         """Start the stream's thread once there is room for it, after those of its parents."""
         if stream in self._threads:
             return
@@ -84,19 +101,20 @@ class StreamRuns:
             source = as_paged(load_stream(self._source, stream))
             for parent in source.parent_streams():
                 if parent.name in self._config.streams:
-                    self._begin(parent.name)
+                    self._begin(parent.name, catalog)
             if not self._rounds.admit(stream):
                 raise RefreshStoppedError(f"{stream}: stopped before it began; the next attempt reads it")
         except Exception as error:  # noqa: BLE001 - reported in the last line, after the other streams
             self._fail(stream, error)
             return
-        thread = threading.Thread(target=self._run, args=(stream, source), name=f"rfr-{stream}", daemon=True)
+        arguments = (stream, source, catalog)
+        thread = threading.Thread(target=self._run, args=arguments, name=f"rfr-{stream}", daemon=True)
         self._threads[stream] = thread
         thread.start()
 
-    def _run(self, stream: str, source: PagedStream) -> None:
+    def _run(self, stream: str, source: PagedStream, catalog: Catalog) -> None:
         try:
-            refresh = self._refresh(stream, source)
+            refresh = self._refresh(stream, source, catalog)
         except BaseException as error:  # noqa: BLE001 - reported in the last line, after the other streams
             self._fail(stream, error)
         else:
@@ -111,9 +129,7 @@ class StreamRuns:
         self._report_failure(stream, error)
         self._parents.end(stream, None)
 
-    def _refresh(self, stream: str, source: PagedStream) -> Refresh:
-        lake = self._config.lake
-        catalog = open_catalog(LakeSettings(lake.name, lake.plain_properties()))
+    def _refresh(self, stream: str, source: PagedStream, catalog: Catalog) -> Refresh:
         refresh = Refresh(
             self._config,
             source,
@@ -135,3 +151,55 @@ class StreamRuns:
                 catalog, self._config, refresh.figures, refresh.header, began=began, error=error, secrets=self._secrets
             )
         return refresh
+
+
+class ParentPages:
+    """The pages of parent streams for the streams of one application; thread-safe.
+
+    If the application also loads a parent, its pages come from its ledger once it is published. If that load fails, or
+    the parent is not loaded, its first child reads it from the API, and the other children get the same pages from a
+    temporary file.
+
+    :param loaded: streams that the application loads
+    """
+
+    def __init__(self, loaded: Iterable[str]) -> None:
+        self._ledgers: dict[str, Future[Ledger | None]] = {stream: Future() for stream in loaded}
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._files: dict[str, IO[bytes]] = {}
+
+    def end(self, stream: str, ledger: Ledger | None) -> None:
+        """Record the end of a stream that the application loads.
+
+        :param ledger: of its published generation; None if the stream failed, or the generation lacks records
+        """
+        self._ledgers[stream].set_result(ledger)
+
+    def read(self, parent: PagedStream) -> Iterator[_SlicedPage]:
+        """Yield all pages of a parent, with their slices; first wait for its end, if the application loads it."""
+        future = self._ledgers.get(parent.name)
+        ledger = None if future is None else future.result()
+        if ledger is not None:
+            yield from ledger.read_records()
+            return
+        if len(self._ledgers) == 1:
+            # There is no other child to keep the pages for.
+            yield from read_all_pages(parent)
+            return
+        with self._locks[parent.name]:
+            if parent.name in self._files:
+                yield from _pages_in(self._files[parent.name])
+                return
+            # It has no name, so nothing is left of it after the process, however that ends.
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - kept for the other children
+            for stream_slice, page in read_all_pages(parent):
+                file.write(dumps([stream_slice, page.records, page.request, page.skipped]) + b"\n")
+                yield stream_slice, page
+            self._files[parent.name] = file
+
+
+def _pages_in(file: IO[bytes]) -> Iterator[_SlicedPage]:
+    file.seek(0)
+    for line in file:
+        stream_slice, records, request, skipped = loads(line)
+        yield stream_slice, Page(records, request=request, skipped=skipped)
