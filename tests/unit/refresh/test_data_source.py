@@ -17,8 +17,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinition
 from airflow_provider_rfr.lake.inference import arrow_schema
 from airflow_provider_rfr.lake.schemas import iceberg_type, is_json_text, type_text
 from airflow_provider_rfr.refresh import data_source
-from airflow_provider_rfr.refresh.data_source import StreamScan, schema_of
-from airflow_provider_rfr.refresh.spark_types import RowLayout, spark_schema
+from airflow_provider_rfr.refresh.data_source import RowLayout, StreamScan, schema_of, spark_schema
 from airflow_provider_rfr.sample_api import SHOP
 from tests.unit.messages import check_messages, raises
 
