@@ -147,7 +147,8 @@ class Application:
         if isinstance(error, RefreshFailedError):
             # Each partition has a line of its own, because the error's text names only the first of them.
             for key, reason in error.failures.items():
-                _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
+                failed = "reading" if key == "{}" else f"partition {key}"
+                _say(redact(f"{stream}: {failed} failed: {reason}", self._secrets))
 
     def _note_session(self) -> None:
         self._cluster.ready.wait()

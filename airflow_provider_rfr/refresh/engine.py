@@ -502,12 +502,13 @@ def _failure(stream: str, book: PartitionBook) -> BaseException:
             failures[book.keys[ordinal]] = f"page {error.page}: {error.description}"
         else:
             failures[book.keys[ordinal]] = str(error)
-    named = "; ".join(f"{key}: {reason}" for key, reason in list(failures.items())[:_NAMED_FAILURES])
-    more = f"; and {len(failures) - _NAMED_FAILURES} more, each in the log" if len(failures) > _NAMED_FAILURES else ""
-    failed = RefreshFailedError(
-        f"{stream}: {len(failures)} of {len(book)} partitions could not be read, what was read is kept: {named}{more}",
-        failures,
+    # "{}" is the key of a stream's only partition, which has no name.
+    named = "; ".join(
+        reason if key == "{}" else f"{key}: {reason}" for key, reason in list(failures.items())[:_NAMED_FAILURES]
     )
+    more = f"; and {len(failures) - _NAMED_FAILURES} more, each in the log" if len(failures) > _NAMED_FAILURES else ""
+    count = f"{len(failures)} of {len(book)} partitions could not be read" if len(book) > 1 else "reading failed"
+    failed = RefreshFailedError(f"{stream}: {count}, what was read is kept: {named}{more}", failures)
     # An error that a retry may solve becomes the cause, so that a 403 of one partition does not end all retries.
     retryable = (error for error in book.failed.values() if not isinstance(error, RfrError) or error.retryable)
     failed.__cause__ = next(retryable, first)
