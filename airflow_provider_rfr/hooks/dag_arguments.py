@@ -10,6 +10,8 @@ from typing import Any
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 
+RUN_SETTINGS = "rfr"
+"""The key of a run's configuration below which settings of that run alone are."""
 _SKIPPED = ("airflow", "airflow_provider_rfr")
 """Top-level packages whose stack frames are between an operator and the module that calls it."""
 _UNMAP = "airflow.sdk.definitions.mappedoperator"

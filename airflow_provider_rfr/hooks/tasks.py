@@ -160,7 +160,10 @@ def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> _TaskV
     seen = None if task is None else states.get(task)
     if header is None or seen is None or not status.is_open:
         return None
-    reason = "ended without a report" if header.ended_at is None else f"failed: {header.error}"
+    if status.state is State.STOPPED:
+        reason = "was stopped"
+    else:
+        reason = "ended without a report" if header.ended_at is None else f"failed: {header.error}"
     attempt, kept = f"Attempt {header.attempts} {reason}", "The pages read so far are kept"
     state = _state_by_airflow(seen)
     if state is State.WAITING:

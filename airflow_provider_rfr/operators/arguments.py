@@ -7,6 +7,7 @@ checked in the task.
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -15,13 +16,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.documents import read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.dag_arguments import is_pending, path_from_dag, paths_in, place_of, possible_places
+from airflow_provider_rfr.hooks.dag_arguments import (
+    RUN_SETTINGS,
+    is_pending,
+    path_from_dag,
+    paths_in,
+    place_of,
+    possible_places,
+)
 from airflow_provider_rfr.lake import types as lake_types
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Param
 
+_log = logging.getLogger(__name__)
+
+_ONCE: Final = ("full_refresh", "force_restart", "allow_empty", "max_shrink", "max_deleted", "on_missing_records")
+"""Settings of one run: ``full_refresh`` of an incremental sync, and options."""
 MAPPED: Final = "{{ mapped }}"
 """Placeholder for a mapped argument, whose value is known in the task. Checks skip it, because it is a template."""
 REFRESH_ARGUMENTS: Final = ("source", "streams", "target", "options", "api_conn_id", "lake_conn_id")
@@ -125,7 +137,7 @@ def options_in(params: Mapping[str, Any], fields: Collection[str]) -> dict[str, 
 
     :param fields: names of the form's fields that are no options
     """
-    return {name: value for name, value in params.items() if name not in fields and name != _LINEAGE}
+    return {name: value for name, value in params.items() if name not in (*fields, _LINEAGE, RUN_SETTINGS)}
 
 
 def option_fields(*without: str, incremental: bool = False) -> dict[str, Param]:
@@ -352,3 +364,40 @@ def options_mapping(options: Any) -> Mapping[str, Any]:
     raise ConfigurationError(
         "options", f"is {type(options).__name__}, not a mapping", "set render_template_as_native_obj on the DAG"
     )
+
+
+def with_run_settings(document: Mapping[str, Any], tables: Mapping[str, str], conf: Any) -> dict[str, Any]:
+    """Return the document of a refresh with the settings of its run, which its configuration has below ``rfr``.
+
+    They are ``full_refresh`` of an incremental sync, ``force_restart``, ``allow_empty``, ``max_shrink``,
+    ``max_deleted`` and ``on_missing_records``. With ``table``, they are for the task that loads it, which then loads no
+    other table.
+
+    :param tables: of the task, by stream
+    :param conf: configuration of the run; None without one
+    :raises ConfigurationError: a setting is unknown, or is no setting
+    """
+    place = f"conf.{RUN_SETTINGS}"
+    settings = conf.get(RUN_SETTINGS) if isinstance(conf, Mapping) else None
+    if settings is None:
+        return dict(document)
+    if not isinstance(settings, Mapping):
+        raise ConfigurationError(place, f"is {type(settings).__name__}, not a mapping", 'write {"force_restart": true}')
+    for name in settings:
+        if name not in (*_ONCE, "table"):
+            raise ConfigurationError(f"{place}.{name}", "unknown field", suggestion(str(name), (*_ONCE, "table")))
+    options, table = {name: settings[name] for name in _ONCE if name in settings}, settings.get("table")
+    is_full = options.pop("full_refresh", False)
+    if not isinstance(is_full, bool):
+        raise ConfigurationError(
+            f"{place}.full_refresh", f"{is_full!r} is neither true nor false", "write true or false"
+        )
+    streams = [stream for stream in document["streams"] if table in (None, tables[stream])]
+    if not streams:
+        _log.info("The settings of this run are for the table %s, which this task does not load", table)
+        return dict(document)
+    changed = {**document, "streams": streams, "options": {**document["options"], **options}}
+    if is_full and changed.pop("sync", None) is not None:
+        changed.pop("window", None)
+        changed["options"]["mode"] = RefreshOptions.model_fields["mode"].default
+    return changed

@@ -54,6 +54,7 @@ from airflow_provider_rfr.operators.arguments import (
     shipped_source,
     stream_names,
     tables_of,
+    with_run_settings,
 )
 from airflow_provider_rfr.operators.submit import SparkApplicationOperator, load_application, private_folder
 from airflow_provider_rfr.preflight import check_machine
@@ -173,6 +174,9 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
     A retry, and a clear of a refresh that was not published, continue at the page where the last attempt stopped. A
     clear of a published refresh starts a new one. Takes every argument of its parent, ``SparkSubmitOperator``. Returns
     generation, snapshot id, pages, rows, pages re-fetched and attempts; with several streams totals, and ``streams``.
+
+    A run's configuration may have settings for that run alone, below ``rfr``: ``{"rfr": {"max_shrink": null}}``. See
+    :func:`~airflow_provider_rfr.operators.arguments.with_run_settings`.
 
     The connections are read in the task and inlined only in a file of mode 0600 that the driver gets.
 
@@ -435,8 +439,12 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         :raises ConfigurationError: field, problem and remedy
         """
         document = self.document_without_run(lake)
+        run = context.get("dag_run")
+        if conf.getboolean("core", "dag_run_conf_overrides_params", fallback=True):
+            tables = tables_of(document["streams"], self.target)
+            document = with_run_settings(document, tables, getattr(run, "conf", None))
         # A run that was deleted and created again under the same id started at another time, so its key is another one.
-        started = rfc3339(getattr(context.get("dag_run"), "start_date", None))
+        started = rfc3339(getattr(run, "start_date", None))
         key = f"{connections.task_of(context).consumer}/{started}-{_clear_number(context)}"
         document["run"] |= {"key": key, "airflow": _airflow_run(context)}
         parse_config(document)

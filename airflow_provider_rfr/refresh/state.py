@@ -30,7 +30,7 @@ from airflow_provider_rfr.refresh.past import (
     check_counts,
     read_moment,
 )
-from airflow_provider_rfr.text import quantity
+from airflow_provider_rfr.text import cut, quantity
 
 PREFIX = "rfr."
 _FORMAT = 1
@@ -203,7 +203,7 @@ class LedgerHeader:
             outcome=outcome,
             ended_at=ended,
             rows=self.published_rows,
-            error=None if outcome == "published" else self.error and self.error[:_LONGEST_PAST_ERROR],
+            error=None if outcome == "published" or self.error is None else cut(self.error, _LONGEST_PAST_ERROR),
         )
 
     @property
@@ -221,7 +221,7 @@ class LedgerHeader:
             outcome=outcome if self.refused_under is None else "refused",
             pages=self.pages - self.found_pages,
             # If the attempt did not record its end, the header has the error of the one before.
-            error=None if self.ended_at is None or self.error is None else self.error[:_LONGEST_PAST_ERROR],
+            error=None if self.ended_at is None or self.error is None else cut(self.error, _LONGEST_PAST_ERROR),
         )
 
     def to_summary(self) -> dict[str, str]:
@@ -416,13 +416,17 @@ class State(str, Enum):
     """The state of a table's newest refresh; those that need attention come first."""
 
     UNREADABLE = "unreadable"
+    REFUSED = "refused"
+    """Everything was read, and a check refused the publish."""
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     """An attempt ended without recording it, and no retry is known."""
     STALE = "stale"
     """There has been no progress for long."""
+    STOPPED = "stopped"
+    """An attempt was stopped, and no retry is known."""
     WAITING = "waiting"
-    """An attempt was stopped, or Airflow will retry its task; the next attempt has not begun."""
+    """Airflow will retry the task; the next attempt has not begun."""
     OPENING = "opening"
     READING = "reading"
     PUBLISHING = "publishing"
@@ -455,9 +459,7 @@ class TableStatus:
     @property
     def is_open(self) -> bool:
         """Tell whether the refresh is running, or the next try of its task may continue it."""
-        if self.header is not None and self.header.refused_under is not None:
-            return False
-        return self.is_working or self.state in (State.FAILED, State.INTERRUPTED)
+        return self.is_working or self.state in (State.FAILED, State.INTERRUPTED, State.STOPPED)
 
     @property
     def percent(self) -> int | None:
@@ -483,8 +485,8 @@ class TableStatus:
         if self.header is None:
             return ()
         newest, *past = self.header.with_past
-        outcome = newest.outcome if newest.outcome == "refused" else self.state.value
-        return (replace(newest, outcome=outcome), *past)
+        # The whole error: past generations keep the beginning of theirs.
+        return (replace(newest, outcome=self.state.value, error=newest.error and self.header.error), *past)
 
     @property
     def attempts(self) -> tuple[PastAttempt, ...]:
@@ -494,7 +496,7 @@ class TableStatus:
         newest = self.header.as_attempt
         if self.header.ended_at is None:
             newest = replace(newest, outcome=self.state.value)
-        return (newest, *self.header.earlier)
+        return (replace(newest, error=newest.error and self.header.error), *self.header.earlier)
 
     @property
     def retried(self) -> dict[str, int]:
@@ -561,8 +563,8 @@ def state_of(header: LedgerHeader, now: datetime) -> State:
         return State.PUBLISHED
     if header.ended_at is not None:
         if header.outcome != RefreshStoppedError.outcome:
-            return State.FAILED
-        return State.WAITING if _age(header.ended_at, now) < _FORGOTTEN_SECONDS else State.STALE
+            return State.FAILED if header.refused_under is None else State.REFUSED
+        return State.STOPPED if _age(header.ended_at, now) < _FORGOTTEN_SECONDS else State.STALE
     if _age(header.committed_at, now) > header.silence:
         return State.INTERRUPTED
     if header.is_read:
@@ -580,14 +582,14 @@ def sentence_of(state: State, header: LedgerHeader, now: datetime) -> str:
             result = "Published" if header.changes is None else changes_in_words(header.changes).capitalize()
             return f"{result}; the table has {rows}, {took} after the sync was opened"
         return f"Published {rows}, {took} after the refresh was opened"
+    if state is State.REFUSED:
+        return f"Everything was read, but the publish was refused: {header.error}"
     if state is State.FAILED:
-        if header.refused_under is not None:
-            return f"Everything was read, but the publish was refused: {header.error}"
         return f"{attempt} failed; {kept}: {header.error}"
     if state is State.INTERRUPTED:
         silent = duration_in_words(_age(header.committed_at, now))
         return f"{attempt} has given no sign of life for {silent} and did not report its end; {kept}"
-    if state is State.WAITING:
+    if state is State.STOPPED:
         return f"{attempt} was stopped; {kept}"
     if state is State.STALE:
         moved = duration_in_words(_age(header.ended_at or header.progressed_at or header.began_at, now))

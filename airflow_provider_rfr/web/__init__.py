@@ -266,6 +266,7 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
 
     def answer() -> Response:
         dag_id = dag_of(refresh)
+        actions, has_form = actions_on(refresh.status, viewer)
         return page(
             request,
             "refresh.html",
@@ -284,8 +285,8 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
             deliveries=tuple(
                 delivery for delivery in deliveries.value or () if all(map(viewer.sees, delivery.dag_ids))
             ),
-            may_trigger=dag_id is not None and viewer.may_trigger(dag_id),
-            actions=actions_on(refresh.status, viewer),
+            has_form=has_form,
+            actions=actions,
         )
 
     return await run_in_threadpool(answer)

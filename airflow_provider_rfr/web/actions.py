@@ -1,8 +1,8 @@
 """Actions that a viewer takes from a page: each is one request to Airflow's REST API.
 
 The viewer's browser sends it, in the viewer's session, so Airflow itself checks the right to it and writes its audit
-log; this server writes nothing. A page offers an action only where it can work: the viewer has the right, the state
-allows it, and the DAG has the param that it needs.
+log; this server writes nothing. A page offers an action only where it can work: the viewer has the right, and the state
+allows it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
+from airflow.providers.common.compat.sdk import conf
 from airflow.utils.session import create_session
-from jsonschema.validators import validator_for
 from sqlalchemy import func, select
 
+from airflow_provider_rfr.hooks.dag_arguments import RUN_SETTINGS
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.text import quantity
 
@@ -44,10 +45,13 @@ _ACCEPTING: Final[Mapping[str, Any]] = {
 }
 """Values of options under which a guard accepts the publish that it refused."""
 _GUARD: Final = re.compile(rf"^PublishRefusedError: .*\bset ({'|'.join(_ACCEPTING)}) to ", re.DOTALL)
-_DISCARDING: Final[tuple[Mapping[str, Any], ...]] = ({"force_restart": True}, {"unfinished": "restart"})
-"""Params of DAGs that make a run start over, the ready DAGs' among them."""
-ONCE: Final[Mapping[str, Any]] = {"full_refresh": True, **_ACCEPTING, **_DISCARDING[0], **_DISCARDING[1]}
-"""Values that hold for one run alone: a run that copies another run's configuration leaves these out."""
+ONCE: Final[Mapping[str, Any]] = {
+    **_ACCEPTING,
+    "full_refresh": True,
+    "force_restart": True,
+    "unfinished": "restart",
+}
+"""Params of ready DAGs, with values that hold for one run alone: a run that copies its configuration omits them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +85,15 @@ class PageAction:
 class DagFacts:
     """Facts of Airflow's database about a DAG that still exists.
 
-    :ivar schemas: JSON schema of each param
+    :ivar params: names of its params
+    :ivar incremental: its tasks that sync incrementally
     :ivar busy: number of runs that are queued or running
     """
 
     dag_id: str
     is_paused: bool
-    schemas: Mapping[str, Mapping[str, Any]]
+    params: frozenset[str]
+    incremental: frozenset[str]
     busy: int
 
     @classmethod
@@ -95,18 +101,13 @@ class DagFacts:
         """Read the facts; None if the DAG is gone or can't be read."""
         with create_session() as session:
             model = session.scalar(select(DagModel).where(DagModel.dag_id == dag_id, ~DagModel.is_stale))
-            schemas = None if model is None else _schemas_of(dag_id, session)
-            if model is None or schemas is None:
+            described = None if model is None else _describe(dag_id, session)
+            if model is None or described is None:
                 return None
             query = select(func.count()).where(DagRun.dag_id == dag_id, DagRun.state.in_(("queued", "running")))
-            return cls(dag_id=dag_id, is_paused=bool(model.is_paused), schemas=schemas, busy=session.scalar(query) or 0)
-
-    def takes(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether the DAG has all these params and they may have these values."""
-        return all(
-            name in self.schemas and validator_for(self.schemas[name])(self.schemas[name]).is_valid(value)
-            for name, value in values.items()
-        )
+            busy = session.scalar(query) or 0
+        params, incremental = described
+        return cls(dag_id=dag_id, is_paused=bool(model.is_paused), params=params, incremental=incremental, busy=busy)
 
     @property
     def waiting(self) -> str:
@@ -133,11 +134,14 @@ class DagFacts:
         )
 
 
-def _schemas_of(dag_id: str, session: Session) -> dict[str, Mapping[str, Any]] | None:
-    """Return the JSON schema of each param; None for a DAG that is gone or can't be read."""
+def _describe(dag_id: str, session: Session) -> tuple[frozenset[str], frozenset[str]] | None:
+    """Return the names of params, and the ids of tasks that sync incrementally; None for a DAG that can't be read."""
     try:
         dag = SerializedDagModel.get_dag(dag_id, session=session)
-        return None if dag is None else {name: dag.params.get_param(name).schema for name in dag.params}
+        if dag is None:
+            return None
+        incremental = (task.task_id for task in dag.tasks if "full_refresh" in task.template_fields)
+        return frozenset(dag.params), frozenset(incremental)
     except Exception as error:  # noqa: BLE001 - of code of DAGs, such as a timetable whose plugin is gone
         _log.warning("the DAG %s can't be read, so the pages offer no action on it (%r)", dag_id, error)
         return None
@@ -176,18 +180,18 @@ class TaskFacts:
         return cls(dag=dag, state=state, is_dated=row[1] is not None)
 
 
-def actions_on(status: TableStatus, viewer: Viewer) -> tuple[PageAction, ...]:
-    """Return the actions that the viewer may take on a refresh now."""
+def actions_on(status: TableStatus, viewer: Viewer) -> tuple[tuple[PageAction, ...], bool]:
+    """Return the actions that the viewer may take on a refresh now, and whether its DAG has a form for the viewer."""
     header = status.header
     if header is None or header.dag_id is None:
-        return ()
+        return (), False
     may_start, may_change = viewer.may_trigger(header.dag_id), viewer.may_change_tasks(header.dag_id)
     facts = TaskFacts.read(header) if may_start or may_change else None
     if facts is None:
-        return ()
-    return tuple(
-        action for action in possible_actions(status, header, facts) if (may_start if action.is_new_run else may_change)
-    )
+        return (), False
+    possible = possible_actions(status, header, facts)
+    actions = tuple(action for action in possible if (may_start if action.is_new_run else may_change))
+    return actions, may_start and bool(facts.dag.params)
 
 
 def possible_actions(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
@@ -196,18 +200,18 @@ def possible_actions(status: TableStatus, header: LedgerHeader, facts: TaskFacts
 
     is_published = status.state is State.PUBLISHED
     if facts.state in _UNFINISHED:
-        return () if is_published else (_stop(header),)
+        return () if is_published or status.state is State.REFUSED else (_stop(header),)
     # A new run has another logical date, so it would load another part.
-    is_part_of_date = bool(header.replace_where) and facts.is_dated and "replace_where" not in facts.dag.schemas
+    is_part_of_date = bool(header.replace_where) and facts.is_dated and "replace_where" not in facts.dag.params
     if is_part_of_date:
         return (_clear(header, facts, is_published=is_published),)
     if is_published:
-        return (_load(header, facts), *_full_refresh(header, facts))
+        return (_load(header, facts), *_full_refresh(status, header, facts))
     return (
-        *_accept(header, facts),
+        *_accept(status, header, facts),
         _clear(header, facts, is_published=False),
-        *_full_refresh(header, facts),
-        *_discard(header, facts),
+        *_full_refresh(status, header, facts),
+        *_discard(status, header, facts),
     )
 
 
@@ -262,35 +266,45 @@ def _load(header: LedgerHeader, facts: TaskFacts) -> PageAction:
     return _new_run(header, facts, "load", "Load now", "Readers see the old table until the load is published.", {})
 
 
-def _full_refresh(header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
-    values = {"full_refresh": True}
-    if not facts.dag.takes(values):
+def _full_refresh(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
+    if header.task_id not in facts.dag.incremental:
         return ()
     effect = "It reads everything and replaces the table, instead of what changed alone."
-    return (_new_run(header, facts, "full-refresh", "Full refresh", effect, values),)
+    return _once(status, header, facts, "full-refresh", "Full refresh", effect, {"full_refresh": True})
 
 
-def _discard(header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
-    values = next((values for values in _DISCARDING if facts.dag.takes(values)), None)
-    if values is None:
-        return ()
+def _discard(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
     effect = f"It starts over, without the {_pages_read(header)}."
-    return (_new_run(header, facts, "discard", "Discard and start over", effect, values),)
+    return _once(status, header, facts, "discard", "Discard and start over", effect, {"force_restart": True})
 
 
-def _accept(header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
+def _accept(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
     refused = _GUARD.match(header.error or "") if header.refused_under is not None else None
     if refused is None:
         return ()
     values = {refused[1]: _ACCEPTING[refused[1]]}
-    if not facts.dag.takes(values):
-        return ()
     reason = (header.error or "").removeprefix("PublishRefusedError: ")
     effect = (
         f"The publish was refused: {reason}. For this run alone {refused[1]} is {json.dumps(values[refused[1]])}, so it"
         " publishes what was read, without a request to the API."
     )
-    return (_new_run(header, facts, "accept", "Accept once", effect, values),)
+    return _once(status, header, facts, "accept", "Accept once", effect, values)
+
+
+def _once(
+    status: TableStatus,
+    header: LedgerHeader,
+    facts: TaskFacts,
+    name: str,
+    label: str,
+    effect: str,
+    values: Mapping[str, Any],
+) -> tuple[PageAction, ...]:
+    """Return the action that starts a run with settings of its own; none where Airflow forbids such settings."""
+    if not conf.getboolean("core", "dag_run_conf_overrides_params", fallback=True):
+        return ()
+    body = {RUN_SETTINGS: {"table": status.table, **values}}
+    return (_new_run(header, facts, name, label, effect, body),)
 
 
 def _new_run(

@@ -27,7 +27,9 @@ _WIDEST_BAR: Final = 48.0
 _LEAST_HEIGHT: Final = 2.0
 """Least height of a bar, so that very small values are visible."""
 _TICKS: Final = 4
-_TIMES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+_TIMES: Final = (0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+
+_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,14 @@ def _step_of_numbers(most: float) -> float:
 
 
 def _step_of_times(most: float) -> float:
-    rough = most / _TICKS
+    rough = max(most / _TICKS, _TIMES[0])
     return next((float(step) for step in _TIMES if step >= rough), 86_400.0 * math.ceil(rough / 86_400))
+
+
+def _time_label(step: float) -> Callable[[float], str]:
+    """Return the function that labels ticks in one unit, by the distance between them."""
+    size, unit = next((size, unit) for size, unit in _UNITS if step >= size or size == 1)
+    return lambda value: f"{value / size:g} {unit}"
 
 
 def _top(most: float, step: float) -> float:
@@ -154,11 +162,12 @@ def _bars(
         )
         for place, (generation, value, word) in enumerate(zip(shown, values, words, strict=True))
     )
+    label = text if step_of is _step_of_numbers else _time_label(step)
     ticks = tuple(
         Tick(point.middle, str(generation.generation)) for point, generation in zip(points, shown, strict=True)
     )
     summary = f"{title} of {quantity(len(shown), 'generation')}, at most {text(most)}"
-    return Chart(title, unit, "generation", summary, ticks, _y_ticks(most, step, text), points)
+    return Chart(title, unit, "generation", summary, ticks, _y_ticks(most, step, label), points)
 
 
 def _pages_after(moment: float, count: int) -> str:
@@ -194,7 +203,7 @@ def pages_over_time(details: RefreshDetails, opened_at: datetime) -> Chart | Non
     )
     line = " ".join(f"{x(moment)},{_y(count, top)}" for moment, count in ((0.0, 0), *details.points))
     summary = f"{quantity(pages, 'page')} in {duration(seconds)}"
-    x_ticks = tuple(Tick(x(place * step), duration(place * step)) for place in range(int(seconds / step) + 1))
+    x_ticks = tuple(Tick(x(place * step), _time_label(step)(place * step)) for place in range(int(seconds / step) + 1))
     unit = f"time since the refresh was opened, {clock(opened_at)}"
     y_ticks = _y_ticks(pages, y_step, number)
-    return Chart("Pages over time", "pages in the ledger", unit, summary, x_ticks, y_ticks, points, line, marks)
+    return Chart("Pages", "in the ledger", unit, summary, x_ticks, y_ticks, points, line, marks)

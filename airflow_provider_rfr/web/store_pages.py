@@ -52,7 +52,7 @@ class EndpointView:
 
     :ivar lake: id of the lake's connection
     :ivar dag_ids: DAGs whose runs made the commits of its deliveries; it holds None for commits without a DAG
-    :ivar condition: disabled, paused, circuit open, failing, dead letters or ok
+    :ivar condition: disabled, paused, circuit open, failing, dead letters, pending or ok
     :ivar counts: number of its deliveries, by state
     :ivar latency: median of its last attempts, in milliseconds; None without attempts
     :ivar place: the task or the file that sends to it; empty if it is not known, or this viewer may not see it
@@ -111,7 +111,7 @@ class Webhooks:
         # Endpoints with dead deliveries first, and then those that do not work.
         shown = sorted(
             endpoints.values(),
-            key=lambda view: (-view.counts["dead"], view.condition == "ok", view.lake, str(view.row.key)),
+            key=lambda view: (-view.counts["dead"], view.condition in ("ok", "pending"), view.lake, str(view.row.key)),
         )
         return cls(tuple(shown), tuple(newest[:_ATTEMPTS]))
 
@@ -175,7 +175,7 @@ def read_webhooks(lake: str) -> Webhooks:
                 lake=lake,
                 row=endpoint,
                 dag_ids=endpoint.dag_ids or frozenset({None}),
-                condition=_condition(endpoint, count["dead"], now),
+                condition=_condition(endpoint, count, now),
                 counts=count,
                 latency=median(times[endpoint.id]) if endpoint.id in times else None,
                 place=endpoint.newest_place,
@@ -194,7 +194,7 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
 
 
-def _condition(row: EndpointRow, dead: int, now: int) -> str:
+def _condition(row: EndpointRow, counts: Mapping[str, int], now: int) -> str:
     if row.disabled_at is not None:
         return "disabled"
     if row.paused_at is not None:
@@ -203,7 +203,9 @@ def _condition(row: EndpointRow, dead: int, now: int) -> str:
         return "circuit open"
     if row.failing:
         return "failing"
-    return "dead letters" if dead else "ok"
+    if counts["dead"]:
+        return "dead letters"
+    return "pending" if counts["pending"] else "ok"
 
 
 class ConnectionRow(NamedTuple):

@@ -34,6 +34,7 @@ from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, Result
 from airflow_provider_rfr.store.deliveries import EndpointKey
 from airflow_provider_rfr.store.engine import Clock
+from airflow_provider_rfr.text import quantity
 from airflow_provider_rfr.webhooks._fields import header_faults
 from airflow_provider_rfr.webhooks._model import printable_key
 from airflow_provider_rfr.webhooks.block import Endpoint, OnFailure
@@ -418,7 +419,9 @@ def with_next_attempt(result: Result, key: EndpointKey, endpoint: Endpoint, cloc
         if failures < endpoint.attempts and not is_late:
             return replace(result, wait=int(wait * 1000))
         result = replace(
-            result, ending=AttemptOutcome.DEAD, detail=f"{result.detail}; given up after {failures} attempts"
+            result,
+            ending=AttemptOutcome.DEAD,
+            detail=f"{result.detail}; given up after {quantity(failures, 'attempt')}",
         )
     is_ignored = endpoint.on_failure is OnFailure.IGNORE
     return replace(result, on_failure=endpoint.on_failure.value, notified=is_ignored)

@@ -354,6 +354,7 @@ def test_a_load_is_stopped_continued_and_loaded_again_from_its_page_once_for_a_d
         expect(tab.locator("#outcome")).to_contain_text("The task is marked failed")
         assert story.task(FORM, "acted")["state"] == "failed"
         story.wait_for_no_driver()
+        expect(tab.get_by_role("heading", name="acted.items stopped")).to_be_visible()
         story.api.set_faults()
         confirm(tab, "Continue")
         story.succeed(FORM, "acted")
@@ -435,6 +436,7 @@ def test_a_refused_publish_is_accepted_once_and_what_was_read_is_discarded_from_
     assert story.wait_for_end(FORM, "shrunk")["state"] == "failed"
     with somebody("owner") as owner:
         page = page_of(owner, url, "guarded.items")
+        expect(page.get_by_role("heading", name="guarded.items refused")).to_be_visible()
         accept = act(page, "Accept once")
         expect(accept).to_contain_text("fewer, and max_shrink allows 50%")
         expect(accept.locator("pre")).to_contain_text('"max_shrink": null')
@@ -459,7 +461,7 @@ def test_a_refused_publish_is_accepted_once_and_what_was_read_is_discarded_from_
         story.succeed(FORM, run)
         assert story.result(FORM, run)["generation"] == 4
         [conf] = [made["conf"] for made in story.runs(FORM) if made["dag_run_id"] == run]
-        assert conf["unfinished"] == "restart"
+        assert conf["rfr"] == {"table": "guarded.items", "force_restart": True}
 
 
 def test_an_endpoint_is_paused_and_its_dead_letters_are_sent_again_from_the_page(

@@ -70,6 +70,7 @@ async function prepare() {
       return;
     }
     const taken = (await answer.json()).conf ?? {};
+    delete taken.rfr;
     for (const [name, value] of Object.entries(JSON.parse(dialog.dataset.once))) {
       if (taken[name] === value) {
         delete taken[name];
@@ -82,7 +83,25 @@ async function prepare() {
   confirming.disabled = false;
 }
 
+// Whether the page, loaded now, still has the button: the load may have ended since the dialog was opened.
+async function isOffered() {
+  const answer = await fetch(location.href, {
+    credentials: "same-origin",
+    cache: "no-store",
+    signal: AbortSignal.timeout(LONGEST_REQUEST),
+  });
+  if (!answer.ok) {
+    return true; // Airflow's own answer to the request says more
+  }
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  return page.getElementById(current.button)?.textContent === document.getElementById("action-name").textContent;
+}
+
 async function send() {
+  if (!current.isNewRun && !(await isOffered())) {
+    refuse("Its state has changed meanwhile, so nothing was done.");
+    return;
+  }
   const answer = await call(current.method, current.url, current.body);
   // Only an earlier request of this dialog can have made the run.
   if (!answer.ok && !(current.isNewRun && answer.status === 409)) {
@@ -91,7 +110,7 @@ async function send() {
     return;
   }
   const outcome = document.getElementById("outcome");
-  outcome.textContent = current.done + " ";
+  outcome.textContent = `${new Date().toLocaleTimeString()}: ${current.done} `;
   outcome.hidden = false;
   if (current.isNewRun) {
     const link = document.createElement("a");

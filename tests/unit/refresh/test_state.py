@@ -93,7 +93,8 @@ STOP = {**FAILURE, "outcome": "stopped"}
         pytest.param(901, READ, 901, State.PUBLISHING, id="a publish shows no progress in the ledger"),
         pytest.param(5, FAILURE, 6, State.FAILED, id="a failure"),
         pytest.param(5, FAILURE, 1e7, State.FAILED, id="a failure, however old"),
-        pytest.param(5, STOP, 86_400, State.WAITING, id="a stop is a wait"),
+        pytest.param(5, {**FAILURE, "refused_under": "rules"}, 1e7, State.REFUSED, id="a refused publish, however old"),
+        pytest.param(5, STOP, 86_400, State.STOPPED, id="a stop"),
         pytest.param(5, STOP, 86_406, State.STALE, id="a stop that nobody continued in a day"),
         pytest.param(0, {}, -3600, State.READING, id="a clock behind the driver's makes nobody dead"),
     ],
@@ -169,8 +170,20 @@ def test_a_failure_is_told_while_the_next_attempt_works_and_after_it(catalog: Ca
     assert again.header is not None
     assert (again.header.found_pages, again.header.found_partitions, again.header.outcome) == (1, 1, None)
     second.end("RefreshStoppedError: stopped", "stopped")
-    assert told(catalog).state is State.WAITING
+    assert told(catalog).state is State.STOPPED
     check_messages(told(catalog, later=90_000).sentence)
+
+
+def test_the_newest_error_is_told_whole_and_those_before_it_by_their_beginning(catalog: Catalog) -> None:
+    error = "SourceError: " + "the API answered at length; " * 20
+    ledger = begun(catalog)
+    read_page(ledger)
+    ledger.end(error)
+    found = told(catalog)
+    assert [found.history[0].error, found.attempts[0].error] == [error, error]
+    second = Ledger(LedgerTable.load_or_create(catalog, NAME))
+    second.take_over("p", "k")
+    assert told(catalog).attempts[1].error == f"{error[:200]}..."
 
 
 def test_an_attempt_that_was_killed_is_told_by_its_silence(catalog: Catalog) -> None:

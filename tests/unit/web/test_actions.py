@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,7 +19,6 @@ from fastapi.testclient import TestClient
 from pyiceberg.catalog import Catalog
 from sqlalchemy import delete, update
 
-from airflow_provider_rfr.operators.arguments import option_fields
 from airflow_provider_rfr.refresh.inspection import status_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import RefreshState, State, TableStatus
@@ -31,10 +30,17 @@ from tests.unit.web.managers import PickyManager
 DAGS = """
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from airflow_provider_rfr.operators.arguments import option_fields
+from airflow_provider_rfr.operators import IncrementalSyncOperator
 
-with DAG("shop", schedule=None, params={"full_refresh": False, **option_fields()}):
-    EmptyOperator(task_id="refresh") >> EmptyOperator(task_id="after")
+with DAG("shop", schedule=None):
+    sync = IncrementalSyncOperator(
+        task_id="refresh",
+        source={"class": "tests.unit.refresh.paged_sources:Numbers"},
+        streams=["orders"],
+        target="raw.{stream}",
+        lake_conn_id="lake_of_shop",
+    )
+    sync >> EmptyOperator(task_id="after")
 """
 SHRUNK = (
     "PublishRefusedError: 40 rows after 100: 60% fewer, and max_shrink allows 50%; nothing was published; if the source"
@@ -101,7 +107,7 @@ def test_a_published_refresh_is_loaded_by_a_run_that_is_started_once(shop: TestC
     set_task("success")
     buttons = offered(shop, REFRESH)
     assert list(buttons) == ["Load now", "Full refresh"]
-    assert buttons["Full refresh"]["body"] == {"full_refresh": True}
+    assert buttons["Full refresh"]["body"] == {"rfr": {"table": "raw.orders", "full_refresh": True}}
     load = buttons["Load now"]
     conf = shop.get(load["settings"]).json()["conf"]
     assert conf["concurrency"] == 2
@@ -123,7 +129,7 @@ def test_what_a_guard_refused_is_accepted_with_the_option_that_it_names(shop: Te
     buttons = offered(shop, REFRESH)
     assert list(buttons) == ["Accept once", "Read again", "Full refresh", "Discard and start over"]
     accept = buttons["Accept once"]
-    assert accept["body"] == {"max_shrink": None}
+    assert accept["body"] == {"rfr": {"table": "raw.orders", "max_shrink": None}}
     assert "The publish was refused: 40 rows after 100: 60% fewer" in accept["effect"]
     assert "reads everything again" in buttons["Read again"]["effect"]
 
@@ -196,75 +202,71 @@ def status(catalog: Catalog, **labels: Any) -> TableStatus:
     return found
 
 
-def labels_of(status: TableStatus, schemas: dict[str, Any], **changes: Any) -> list[str]:
-    dag = DagFacts(dag_id="shop", is_paused=False, schemas=schemas, busy=0)
-    facts = TaskFacts(**{"dag": dag, "state": "failed", "is_dated": True, **changes})
+def facts_of(*, params: Sequence[str] = (), incremental: Sequence[str] = (), **changes: Any) -> TaskFacts:
+    dag = DagFacts(dag_id="shop", is_paused=False, params=frozenset(params), incremental=frozenset(incremental), busy=0)
+    return TaskFacts(**{"dag": dag, "state": "failed", "is_dated": True, **changes})
+
+
+def labels_of(status: TableStatus, **facts: Any) -> list[str]:
     assert status.header is not None
-    return [action.label for action in possible_actions(status, status.header, facts)]
+    return [action.label for action in possible_actions(status, status.header, facts_of(**facts))]
 
 
-def schemas_of(*names: str) -> dict[str, Any]:
-    return {name: dict(param.schema) for name, param in option_fields().items() if name in names}
+def test_an_incremental_task_is_offered_a_full_refresh_and_another_one_is_not(catalog: Catalog) -> None:
+    failed = status(catalog)
+    assert labels_of(failed) == ["Continue", "Discard and start over"]
+    assert labels_of(failed, incremental=["other"]) == ["Continue", "Discard and start over"]
+    assert labels_of(failed, incremental=["refresh"]) == ["Continue", "Full refresh", "Discard and start over"]
 
 
-@pytest.mark.parametrize(
-    ("schemas", "labels"),
-    [
-        ({}, ["Continue"]),
-        ({"full_refresh": {}}, ["Continue", "Full refresh"]),
-        ({"full_refresh": {"type": "string"}}, ["Continue"]),
-        (schemas_of("force_restart"), ["Continue", "Discard and start over"]),
-        ({"unfinished": {"enum": ["resume", "restart"]}}, ["Continue", "Discard and start over"]),
-        ({"unfinished": {"enum": ["resume"]}}, ["Continue"]),
-    ],
-)
-def test_a_dag_without_a_param_or_with_another_type_of_it_has_no_action_for_it(
-    catalog: Catalog, schemas: dict[str, Any], labels: list[str]
+def test_no_setting_of_one_run_is_offered_where_airflow_ignores_the_configuration_of_runs(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert labels_of(status(catalog), schemas) == labels
+    monkeypatch.setenv("AIRFLOW__CORE__DAG_RUN_CONF_OVERRIDES_PARAMS", "False")
+    assert labels_of(status(catalog), incremental=["refresh"]) == ["Continue"]
 
 
 @pytest.mark.parametrize("state", ["queued", "up_for_retry", "deferred"])
 def test_a_task_that_is_tried_again_can_only_be_stopped(catalog: Catalog, state: str) -> None:
-    assert labels_of(status(catalog), schemas_of("force_restart"), state=state) == ["Stop"]
+    assert labels_of(status(catalog), state=state) == ["Stop"]
 
 
-def test_the_task_of_a_published_table_is_not_stopped_for_it(catalog: Catalog) -> None:
-    assert labels_of(replace(status(catalog), state=State.PUBLISHED), {}, state="running") == []
+@pytest.mark.parametrize("state", [State.PUBLISHED, State.REFUSED])
+def test_the_task_of_a_load_that_is_over_is_not_stopped_for_it(catalog: Catalog, state: State) -> None:
+    assert labels_of(replace(status(catalog), state=state), state="running") == []
 
 
 def test_a_part_that_its_date_names_is_read_again_in_its_own_run(catalog: Catalog) -> None:
     part = status(catalog, where="day = '2026-01-01'")
-    assert labels_of(part, {"full_refresh": {}}) == ["Continue"]
-    assert labels_of(replace(part, state=State.PUBLISHED), {}) == ["Load again"]
-    assert labels_of(replace(part, state=State.PUBLISHED), {}, is_dated=False) == ["Load now"]
-    assert labels_of(replace(part, state=State.PUBLISHED), {"replace_where": {}}) == ["Load now"]
+    assert labels_of(part, incremental=["refresh"]) == ["Continue"]
+    assert labels_of(replace(part, state=State.PUBLISHED)) == ["Load again"]
+    assert labels_of(replace(part, state=State.PUBLISHED), is_dated=False) == ["Load now"]
+    assert labels_of(replace(part, state=State.PUBLISHED), params=["replace_where"]) == ["Load now"]
 
 
 @pytest.mark.parametrize(
-    ("error", "names", "is_offered"),
+    ("error", "values"),
     [
-        (SHRUNK, ["max_shrink"], True),
-        (SHRUNK, ["allow_empty"], False),
-        (EMPTY, ["allow_empty"], True),
-        (EMPTY.replace("PublishRefusedError", "SourceError"), ["allow_empty"], False),
-        ("PublishRefusedError: the key has values of several types", ["allow_empty", "max_shrink"], False),
+        (SHRUNK, {"max_shrink": None}),
+        (EMPTY, {"allow_empty": True}),
+        (EMPTY.replace("PublishRefusedError", "SourceError"), None),
+        ("PublishRefusedError: the key has values of several types", None),
     ],
 )
 def test_only_what_a_guard_refused_is_accepted_and_only_by_its_own_option(
-    catalog: Catalog, error: str, names: list[str], is_offered: bool
+    catalog: Catalog, error: str, values: dict[str, Any] | None
 ) -> None:
     refused = status(catalog)
     assert refused.header is not None
-    refused = replace(refused, header=replace(refused.header, error=error, refused_under="rules"))
-    assert ("Accept once" in labels_of(refused, schemas_of(*names))) is is_offered
+    header = replace(refused.header, error=error, refused_under="rules")
+    accepting = [action.body for action in possible_actions(refused, header, facts_of()) if action.name == "accept"]
+    assert accepting == ([] if values is None else [{"rfr": {"table": "raw.orders", **values}}])
 
 
 def test_a_mapped_task_is_stopped_and_cleared_alone(catalog: Catalog) -> None:
     mapped = status(catalog, map_index=3)
     assert mapped.header is not None
-    dag = DagFacts(dag_id="shop", is_paused=False, schemas={}, busy=0)
-    [stop] = possible_actions(mapped, mapped.header, TaskFacts(dag=dag, state="running", is_dated=False))
+    [stop] = possible_actions(mapped, mapped.header, facts_of(state="running", is_dated=False))
     assert stop.path[-3:] == ("taskInstances", "refresh", "3")
-    [clear] = possible_actions(mapped, mapped.header, TaskFacts(dag=dag, state="failed", is_dated=False))
+    clear, _discard = possible_actions(mapped, mapped.header, facts_of(is_dated=False))
     assert clear.body["task_ids"] == [["refresh", 3]]

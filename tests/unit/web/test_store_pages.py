@@ -220,7 +220,8 @@ def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_
 @pytest.mark.parametrize(
     ("endpoint", "delivery", "state"),
     [
-        ({}, {}, "ok"),
+        ({}, {"state": "delivered"}, "ok"),
+        ({}, {}, "pending"),
         ({}, {"state": "dead"}, "dead letters"),
         ({"failing": 2}, {"state": "dead"}, "failing"),
         ({"failing": 9, "open_until": int(time.time() + 36_000) * 1000}, {}, "circuit open"),

@@ -153,7 +153,7 @@ def test_an_axis_has_few_round_numbers_up_to_the_greatest_value(rows: int, label
     assert chart.y_ticks[-1].place == charts.TOP
 
 
-@pytest.mark.parametrize(("days", "last"), [(0, "1 s"), (0.001, "2 min"), (0.5, "12.0 h"), (40, "40 days")])
+@pytest.mark.parametrize(("days", "last"), [(0, "0.2 s"), (0.001, "90 s"), (0.5, "12 h"), (40, "40 d")])
 def test_an_axis_of_time_has_few_round_times(days: float, last: str) -> None:
     moment = datetime(2026, 11, 24, tzinfo=timezone.utc)
     _, chart = charts.generations(
@@ -201,11 +201,22 @@ def test_a_failed_attempt_waits_while_airflow_tries_the_task_again(
     assert "SourceError: 503" in found.sentence
 
 
-def test_a_refused_publish_stays_failed(catalog: Catalog, airflow_says: Callable[..., None]) -> None:
+@pytest.mark.parametrize(("state", "expected"), [("up_for_retry", State.WAITING), ("failed", State.STOPPED)])
+def test_a_stopped_attempt_waits_only_while_airflow_tries_the_task_again(
+    catalog: Catalog, airflow_says: Callable[..., None], state: str, expected: State
+) -> None:
+    begun(catalog, "raw.orders", **TASK).end("RefreshStoppedError: stopped", "stopped")
+    airflow_says(state)
+    [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
+    assert found.state is expected
+    assert found.sentence.startswith("Attempt 1 was stopped")
+
+
+def test_a_refused_publish_stays_refused(catalog: Catalog, airflow_says: Callable[..., None]) -> None:
     begun(catalog, "raw.orders", **TASK).end("TypeMismatchError: no number", refused_under="rules")
     airflow_says("up_for_retry")
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
-    assert found.state is State.FAILED
+    assert found.state is State.REFUSED
 
 
 def test_a_task_that_airflow_does_not_know_changes_nothing(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

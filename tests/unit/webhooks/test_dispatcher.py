@@ -179,7 +179,7 @@ def test_one_trigger_that_fails_leaves_the_other_alone_and_is_told_of(post: Post
     error = tally.error()
     assert isinstance(error, DeliveryError)
     host = f"http://127.0.0.1:{broken.port}"
-    assert str(error) == f"1 trigger(s) failed: slack ({host}/...): HTTP 500; given up after 1 attempts"
+    assert str(error) == f"1 trigger(s) failed: slack ({host}/...): HTTP 500; given up after 1 attempt"
 
 
 def test_a_template_that_fails_is_given_up_and_the_others_are_sent(post: Post, server: Receiver) -> None:
