@@ -21,7 +21,6 @@ _CONNECTIONS: Final = "connections.yaml"
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 _PACKAGE: Final = Path(__file__).parents[1]
 _SAMPLE: Final = {"conn_type": "rfr_api", "host": "http://127.0.0.1:8091", "password": "any-key"}
-_SECRET: Final = "write the secret here"
 
 
 @command
@@ -110,7 +109,7 @@ def _connection(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str,
         inner = connection
         for key in above:
             inner = inner.setdefault(key, {})
-        inner[last] = _SECRET if place in secrets else value
+        inner[last] = f"write {place[-1]} here" if place in secrets else value
     return connection
 
 

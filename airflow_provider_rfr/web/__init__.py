@@ -265,7 +265,6 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
     )
 
     def answer() -> Response:
-        dag_id = dag_of(refresh)
         actions, has_form = actions_on(refresh.status, viewer)
         return page(
             request,
@@ -274,7 +273,7 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
             refresh=refresh,
             **_drawn(refresh, history_for(refresh, viewer), details.value),
             attempts=attempts_for(refresh, viewer),
-            schedule=None if dag_id is None else schedule_of(dag_id),
+            schedule=None if (dag_id := dag_of(refresh)) is None else schedule_of(dag_id),
             snippets=display.snippets(refresh.status.table, lakes.settings(lake) if viewer.reads_assets else None),
             other_run=run_id if refresh.status.header and run_id != refresh.status.header.dag_run_id else "",
             details=details,

@@ -297,8 +297,14 @@ def redacted_message(text: str, redactor: Redactor) -> str:
     return cut(without_credentials(redactor.text(text)), 1000)
 
 
+def _is_not_about_a_schema(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Could not find schema for stream ")
+
+
 def redact_logs() -> None:
-    """Have the CDK's lines redacted while it works for a stream of ours."""
+    """Have the CDK's lines redacted while it works for a stream of ours, and a misleading one left out."""
+    # The CDK says that the schema is empty, and the columns are inferred here. It logs this by the root logger.
+    logging.getLogger().addFilter(_is_not_about_a_schema)
     handler = _RedactingHandler()
     for name in _LOGGERS:
         logging.getLogger(name).addHandler(handler)

@@ -144,7 +144,7 @@ def test_a_manifest_gives_the_streams_and_the_fields_of_the_connection(command: 
     assert task.source == {"manifest": "shop.yaml"}
     assert "Offset Events" in task.streams
     connection = yaml.safe_load((tmp_path / "connections.yaml").read_text())["shop_api"]
-    assert connection == {"conn_type": "rfr_api", "extra": {"url": "made-up"}, "password": "write the secret here"}
+    assert connection == {"conn_type": "rfr_api", "extra": {"url": "made-up"}, "password": "write api_key here"}
 
 
 @needs_cdk
