@@ -184,10 +184,12 @@ def test_a_sensor_that_runs_out_of_time_fails_or_is_skipped_however_it_waits(sto
 
 @pytest.mark.gate
 def test_marked_failed_it_stops_and_cleared_it_resumes(story: Story) -> None:
+    story.hold_after(TOTAL // 2)
     interrupted(story, "mark-failed", "mark_failed")
     story.mark(DAG, "mark-failed", "failed")
     assert story.wait_for_end(DAG, "mark-failed")["state"] == "failed"
     story.wait_for_no_driver()
+    story.api.set_faults()
     before = story.api.counts(path="/partitions/*")["pages"]
     assert before < TOTAL
     assert not story.has("raw.mark_failed")
@@ -200,10 +202,12 @@ def test_marked_failed_it_stops_and_cleared_it_resumes(story: Story) -> None:
 
 
 def test_marked_success_it_stops_and_the_next_run_resumes(story: Story) -> None:
+    story.hold_after(TOTAL // 2)
     interrupted(story, "mark-success", "mark_success")
     story.mark(DAG, "mark-success", "success")
     story.wait_for_end(DAG, "mark-success")
     story.wait_for_no_driver()
+    story.api.set_faults()
     assert not story.has("raw.mark_success")
     story.start(DAG, "after-mark-success", table="mark_success", on_busy="take_over")
     story.succeed(DAG, "after-mark-success")
