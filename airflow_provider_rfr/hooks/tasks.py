@@ -68,7 +68,8 @@ def schedule_of(dag_id: str) -> DagSchedule | None:
     if row is None:
         return None
     summary, next_run_at, is_paused = row
-    return DagSchedule(summary, None if is_paused else next_run_at, bool(is_paused))
+    # Airflow writes a missing schedule as a word.
+    return DagSchedule(None if summary == "None" else summary, None if is_paused else next_run_at, bool(is_paused))
 
 
 def with_tasks(

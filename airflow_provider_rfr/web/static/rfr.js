@@ -185,6 +185,7 @@ window.addEventListener("storage", followTheme);
 document.addEventListener("click", leaveFrame);
 document.addEventListener("click", copy);
 document.addEventListener("mouseover", showTip);
+document.documentElement.addEventListener("mouseleave", hideTip);
 document.addEventListener("focusin", showTip);
 document.addEventListener("focusout", hideTip);
 // A focus from the keyboard may scroll the page.

@@ -209,6 +209,14 @@ def test_a_refresh_shows_the_schedule_of_its_dag_and_its_next_run(
     assert f"<dt>Next run</dt><dd>{expected}</dd>" in text
 
 
+def test_a_refresh_of_a_dag_without_a_schedule_says_who_starts_it(
+    login: Login, catalog: Catalog, dag: Callable[..., None]
+) -> None:
+    dag(timetable_summary="None", next_dagrun_create_after=None, is_paused=False)
+    begun(catalog, "raw.orders", **TASK)
+    assert "<dt>Schedule</dt><dd>none: runs are started by hand" in login("viewer").get(REFRESH).text
+
+
 def test_a_refresh_that_airflow_tries_again_says_when(
     login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
