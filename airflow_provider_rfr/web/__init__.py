@@ -402,7 +402,13 @@ async def _connections(request: Request, viewer: ViewerDep) -> Response:
 @_routes.get("/help", response_class=HTMLResponse)
 async def _help(request: Request, _viewer: ViewerDep) -> Response:
     return page(
-        request, "help.html", pages=terms.pages(), states=terms.states(), glossary=terms.glossary(), problems=()
+        request,
+        "help.html",
+        pages=terms.pages(),
+        states=terms.states(),
+        buttons=terms.buttons(),
+        glossary=terms.glossary(),
+        problems=(),
     )
 
 

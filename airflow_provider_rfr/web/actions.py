@@ -224,9 +224,9 @@ def _stop(header: LedgerHeader) -> PageAction:
     return PageAction(
         name="stop",
         label="Stop",
-        effect=f"The task {header.task_id} of the run {header.dag_run_id} is marked failed, and is not tried again."
-        " What was read is kept, and Continue goes on from there.",
-        done="The task is marked failed; its driver ends within seconds.",
+        effect="The load stops within seconds. What was read is kept, and Continue goes on from there."
+        f" The task {header.task_id} of the run {header.dag_run_id} is marked failed, and is not tried again.",
+        done="The load stops within seconds: its task is marked failed.",
         method="PATCH",
         path=(*_run_of(header), "taskInstances", str(header.task_id), *mapped),
         body={"new_state": "failed"},
@@ -243,9 +243,9 @@ def _clear(header: LedgerHeader, facts: TaskFacts, *, is_published: bool) -> Pag
     return PageAction(
         name="clear",
         label=label,
-        effect=f"The task {header.task_id} of the run {header.dag_run_id} is cleared, with those after it. It {does},"
-        f" with the configuration of that run.{waiting}",
-        done="The task is cleared; its next try begins as soon as Airflow has a slot.",
+        effect=f"The load {does}, with the configuration of its run {header.dag_run_id}: the task {header.task_id} is"
+        f" cleared, with those after it.{waiting}",
+        done="The next try of the task begins as soon as Airflow has a slot.",
         method="POST",
         path=("dags", str(header.dag_id), "clearTaskInstances"),
         body={

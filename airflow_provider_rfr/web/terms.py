@@ -58,6 +58,11 @@ def states() -> tuple[Term, ...]:
     return tuple(term for heading in _HEADINGS.values() for term in terms("ui.md", heading))
 
 
+def buttons() -> tuple[Term, ...]:
+    """Return the buttons of a refresh, each with when it is there and what it does."""
+    return tuple(Term(row.name, row.meaning.replace(" | ", ": ")) for row in terms("ui.md", "Actions"))
+
+
 @cache
 def _by_name(rows: tuple[Term, ...]) -> dict[str, str]:
     """Return the meanings by name. If a row has several names, its meaning begins with all of them."""

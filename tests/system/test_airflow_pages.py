@@ -343,7 +343,7 @@ def test_a_load_is_stopped_continued_and_loaded_again_from_its_page_once_for_a_d
         story.wait_for_state(FORM, "acted", "running")
         tab = framed(owner, url, f"dags/{FORM}/runs/acted/tasks/refresh/plugin/rfr_of_task")
         stop = act(tab, "Stop")
-        expect(stop).to_contain_text("The task refresh of the run acted is marked failed")
+        expect(stop).to_contain_text("The task refresh of the run acted is marked failed, and is not tried again.")
         stop.get_by_role("button", name="Cancel").click()
         expect(stop).not_to_be_visible()
         assert story.task(FORM, "acted")["state"] == "running"
@@ -351,7 +351,7 @@ def test_a_load_is_stopped_continued_and_loaded_again_from_its_page_once_for_a_d
         confirm(tab, "Stop")
         late.get_by_role("button", name="Stop").click()
         expect(late.get_by_role("alert")).to_contain_text("Its state has changed meanwhile, so nothing was done.")
-        expect(tab.locator("#outcome")).to_contain_text("The task is marked failed")
+        expect(tab.locator("#outcome")).to_contain_text("The load stops within seconds")
         assert story.task(FORM, "acted")["state"] == "failed"
         story.wait_for_no_driver()
         expect(tab.get_by_role("heading", name="acted.items stopped")).to_be_visible()

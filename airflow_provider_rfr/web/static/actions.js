@@ -70,7 +70,7 @@ async function prepare() {
       return;
     }
     const taken = (await answer.json()).conf ?? {};
-    delete taken.rfr;
+    delete taken.rfr; // its settings of one run
     for (const [name, value] of Object.entries(JSON.parse(dialog.dataset.once))) {
       if (taken[name] === value) {
         delete taken[name];
@@ -98,10 +98,12 @@ async function isOffered() {
 }
 
 async function send() {
-  if (!current.isNewRun && !(await isOffered())) {
+  // Not again after a lost answer: the first request may have made the run.
+  if (!current.isTried && !(await isOffered())) {
     refuse("Its state has changed meanwhile, so nothing was done.");
     return;
   }
+  current.isTried = true;
   const answer = await call(current.method, current.url, current.body);
   // Only an earlier request of this dialog can have made the run.
   if (!answer.ok && !(current.isNewRun && answer.status === 409)) {
@@ -110,7 +112,7 @@ async function send() {
     return;
   }
   const outcome = document.getElementById("outcome");
-  outcome.textContent = `${new Date().toLocaleTimeString()}: ${current.done} `;
+  outcome.textContent = `${new Date().toISOString().slice(11, 19)} UTC: ${current.done} `;
   outcome.hidden = false;
   if (current.isNewRun) {
     const link = document.createElement("a");

@@ -184,7 +184,11 @@ followTheme();
 window.addEventListener("storage", followTheme);
 document.addEventListener("click", leaveFrame);
 document.addEventListener("click", copy);
-document.addEventListener("mouseover", showTip);
+// A page that opens under the pointer explains nothing until it is moved.
+document.addEventListener("mousemove", (event) => {
+  document.addEventListener("mouseover", showTip);
+  showTip(event);
+}, { once: true });
 document.documentElement.addEventListener("mouseleave", hideTip);
 document.addEventListener("focusin", showTip);
 document.addEventListener("focusout", hideTip);
