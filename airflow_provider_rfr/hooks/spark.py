@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -446,9 +447,12 @@ class RefreshSparkHook(SparkSubmitHook):
         for driver in drivers:
             self.log.info("Asking the Spark driver (process %s) to stop", driver.pid)
             driver.terminate()
+        # For the driver first: Airflow signals the whole process group, and Java ends before the driver has committed.
+        end = time.monotonic() + seconds
+        psutil.wait_procs(drivers, timeout=seconds)
         if drivers and self._submit_sp is not None:
             with suppress(subprocess.TimeoutExpired):
-                self._submit_sp.wait(seconds)
+                self._submit_sp.wait(max(0.0, end - time.monotonic()))
         yield
         for driver in drivers:
             # psutil compares the start time as well, so another process that got the same number is not killed.

@@ -32,6 +32,9 @@ def main() -> None:
     draft.replace(play["report"])
     if play.get("until_stopped"):
         wait_for_the_end(stopped)
+    if play.get("until_stopped") == "slowly":
+        time.sleep(1)
+        Path(play["report"] + ".ended").touch()
     print("orders: round 1: 5 pages, 50 records, 1 of 1 partitions, 1 pages/s", flush=True)
     print("a line of the driver", flush=True)
     if play.get("kill"):

@@ -370,6 +370,23 @@ def test_a_kill_asks_first_and_ends_in_time(bench: Bench, capfd: Capture, manner
     wait_until(lambda: not any(str(bench.seen["path"]) in command for command in command_lines()))
 
 
+def test_a_kill_leaves_the_driver_its_time_also_where_airflow_signals_the_whole_process_group(bench: Bench) -> None:
+    def kill() -> None:
+        wait_until(bench.report.exists)
+        assert bench.operator is not None
+        submitted = bench.operator._submitted
+        assert submitted is not None
+        threading.Timer(0.1, submitted._submit_sp.terminate).start()
+        bench.operator.on_kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with raises(RefreshFailedError):
+        bench.run({"until_stopped": "slowly"})
+    killer.join()
+    assert Path(f"{bench.report}.ended").exists(), "the driver was killed before it had ended"
+
+
 def test_a_stopped_driver_has_less_time_than_airflow_gives_its_task() -> None:
     airflows = inspect.signature(WatchedSubprocess.kill).parameters["escalation_delay"].default
     assert airflows > STOP_GRACE_SECONDS + SPARK_SUBMIT_ENDS_WITHIN
