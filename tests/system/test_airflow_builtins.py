@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from playwright.sync_api import Browser, expect
 
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import open_catalog
@@ -17,6 +18,7 @@ from tests.integration.conftest import ROOT, needs_sql_on_spark
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE
 from tests.system.conftest import ENDED, SIZES, Story, new_airflow, wait_for
+from tests.system.test_airflow_pages import act, run_started_by
 
 pytestmark = needs_sql_on_spark
 
@@ -168,6 +170,27 @@ def test_a_declared_source_is_refreshed_when_it_is_deployed_and_again_when_it_is
     # Whether the DAG was known before its table was deployed is chance; it is refreshed once for that all the same.
     assert sorted(refreshes(story).values()).count("success") == 2
     assert all(run["state"] == "success" for run in ended_runs(story))
+
+
+def test_a_deploy_is_started_once_from_the_page_of_migrations(chromium: Browser, story: Story) -> None:
+    # The last test of this module: the others count runs that nobody has started.
+    wait_for(lambda: ended_runs(story), describe=lambda: "nothing was ever deployed")
+    url = f"http://127.0.0.1:{story.airflow.port}"
+    context = chromium.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    page.goto(url)
+    expect(page.get_by_role("link", name="Dags", exact=True).first).to_be_visible()
+    page.goto(f"{url}/rfr/migrations")
+    expect(page.get_by_role("heading", name="Migrations", exact=True)).to_be_visible()
+    dialog = act(page, "Deploy")
+    expect(dialog).to_contain_text("makes a plan for rfr_lake_default, applies it and checks the result")
+    dialog.get_by_role("button", name="Deploy").dblclick()
+    expect(dialog).not_to_be_visible()
+    run = run_started_by(page)
+    assert story.wait_for_run(DAG, run) == "success"
+    assert [ended["dag_run_id"] for ended in ended_runs(story) if ended["run_type"] == "manual"] == [run]
+    context.close()
 
 
 def refreshes(story: Story) -> dict[str, str]:

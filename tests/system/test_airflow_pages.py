@@ -280,9 +280,10 @@ def test_a_sync_is_shown_with_its_changes_and_its_form_reads_everything_again(
         story.succeed(SYNC, pressed)
 
         def full_refreshes() -> set[str]:
-            return {run["dag_run_id"] for run in story.runs(SYNC) if run["conf"].get("full_refresh")}
+            return {run["dag_run_id"] for run in story.runs(SYNC) if run["conf"].get("rfr", {}).get("full_refresh")}
 
         assert full_refreshes() == {pressed}
+        expect(frame.locator("dt:has-text('Sync') + dd").first).to_have_text("full refresh")
 
         owner.goto(f"{url}/dags/{SYNC}")
         owner.get_by_role("button", name="Trigger").last.click()
@@ -291,9 +292,7 @@ def test_a_sync_is_shown_with_its_changes_and_its_form_reads_everything_again(
         switch.locator("xpath=ancestor-or-self::label").click()
         owner.get_by_role("dialog").get_by_role("button", name="Trigger", exact=True).click()
         expect(owner.get_by_role("dialog")).to_have_count(0)
-        asked = wait_until(
-            lambda: [run["dag_run_id"] for run in story.runs(SYNC) if run["conf"].get("full_refresh")][1:]
-        )
+        asked = wait_until(lambda: [run["dag_run_id"] for run in story.runs(SYNC) if run["conf"].get("full_refresh")])
         story.succeed(SYNC, asked[0])
         expect(framed(owner, url).locator("tr", has_text="raw.shipments").locator("[data-label=Sync]")).to_have_text(
             "full refresh"
