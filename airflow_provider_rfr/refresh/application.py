@@ -90,7 +90,7 @@ class Application:
             _tell(f"{error['stream']} failed: {error['message'].removeprefix(error['stream'] + ': ')}")
         # Printed before Spark is stopped: its shutdown prints stack traces, and the operator hides all output that
         # follows this line.
-        print(json.dumps(summary), flush=True)
+        _say(json.dumps(summary))
         if not self._errors and self._cluster.is_local:
             write_in_background()
         self._cluster.stop()
@@ -190,8 +190,12 @@ class Application:
 
 
 def _say(line: str) -> None:
-    # The line and its end are one write, because threads of other streams may print at the same moment.
-    print(f"{line}\n", end="", flush=True)
+    try:
+        # The line and its end are one write, because threads of other streams may print at the same moment.
+        print(f"{line}\n", end="", flush=True)
+    except BrokenPipeError:
+        # A stop of the whole process group ends Java, which passes the lines on, before the last round is committed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(sentence: str) -> None:
@@ -206,7 +210,7 @@ def failed(error: RfrError) -> int:
     :return: the exit code
     """
     _tell(str(error))
-    print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}), flush=True)
+    _say(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
     return EXIT_CONFIGURATION
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -216,3 +218,14 @@ def test_the_process_ends_after_a_refresh_token_that_is_redeemed_is_kept(
     assert begun.wait(PATIENCE)
     assert application.main(document, began=0.0) == 0
     assert kept.is_set()
+
+
+def test_a_line_that_nobody_reads_any_more_ends_nothing() -> None:
+    program = "from airflow_provider_rfr.refresh.application import _say\nfor number in range(9): _say(number)"
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")
