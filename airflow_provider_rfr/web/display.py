@@ -7,8 +7,6 @@ import shlex
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from markupsafe import Markup
-
 from airflow_provider_rfr.http.redaction import without_credentials
 from airflow_provider_rfr.refresh.state import duration_in_words, rate_in_words, size_in_words
 from airflow_provider_rfr.streams.repeats import in_words as errors
@@ -83,11 +81,6 @@ def at(milliseconds: int | None) -> datetime | None:
         return None
 
 
-def breakable(name: str) -> Markup:
-    """Return a name of a DAG or a task as HTML that a browser breaks after its separators, and nowhere else."""
-    return Markup("<wbr>").join(re.findall(r"[^._-]*[._-]+|[^._-]+", name))
-
-
 def short(text: Any) -> str:
     """Return a partition's key, cut if it is long."""
     return cut(str(text), _LONGEST_KEY)
@@ -116,8 +109,7 @@ def _end_of_value(text: str, start: int) -> int:
 
 
 FILTERS: Final = {
-    function.__name__: function
-    for function in (number, quantity, rate, size, duration, ago, clock, date, at, breakable, short)
+    function.__name__: function for function in (number, quantity, rate, size, duration, ago, clock, date, at, short)
 } | {
     "errors": errors,
     # For shell commands that users copy.

@@ -59,7 +59,7 @@ def states() -> tuple[Term, ...]:
 
 
 def buttons() -> tuple[Term, ...]:
-    """Return the buttons of a refresh, each with when it is there and what it does."""
+    """Return the buttons of a refresh, each with its condition and its effect."""
     return tuple(Term(row.name, row.meaning.replace(" | ", ": ")) for row in terms("ui.md", "Actions"))
 
 
