@@ -28,6 +28,7 @@ PICTURES = ROOT / "docs" / "images"
 SIZES = Sizes(records=6_000, customers=2_000, partitions=24, pages=40, page_records=50)
 THEMES = ("light", "dark")
 WINDOW = {"width": 1440, "height": 760}
+REFRESH = {"width": 1440, "height": 1180}
 FORM = {"width": 1100, "height": 1500}
 PHONE = {"width": 390, "height": 760}
 
@@ -112,6 +113,7 @@ def take(browser: Browser, url: str, theme: str) -> None:
         expect(frame.locator("polyline")).to_be_visible()
 
     picture("refreshes", "plugin/rfr", listed)
+    page.set_viewport_size(REFRESH)  # type: ignore[arg-type]
     picture("refresh", "plugin/rfr", one)
     page.set_viewport_size(FORM)  # type: ignore[arg-type]
     page.goto(f"{url}/dags/{DAG}")
@@ -129,6 +131,7 @@ def take(browser: Browser, url: str, theme: str) -> None:
 
 
 def save(page: Page, name: str) -> None:
+    page.mouse.move(0, 0)  # no explanation stays open under it
     page.wait_for_timeout(1000)  # for Airflow's own parts around the frame
     page.screenshot(path=PICTURES / f"{name}.png")
     say(f"{PICTURES.name}/{name}.png")
