@@ -331,13 +331,14 @@ class Progress:
         seconds = ((status.progressed_at or status.began_at) - status.began_at).total_seconds()
         pages, records = status.pages - status.found_pages, status.records - status.found_records
         done, open_ones = status.partitions_done - status.found_partitions, status.partitions - status.partitions_done
-        left = None
+        estimates = []
         if open_ones and seconds > 0:
-            # By partitions where some are done; else by the records of the last refresh, if there was one.
             if done > 0:
-                left = seconds / done * open_ones
-            elif records > 0 and (expected := _expected_rows(status)) is not None and expected > status.records:
-                left = seconds / records * (expected - status.records)
+                estimates.append(seconds / done * open_ones)
+            if records > 0 and (expected := _expected_rows(status)) is not None and expected > status.records:
+                estimates.append(seconds / records * (expected - status.records))
+        # If all partitions are read at once, the first is complete near the end, and their number says little.
+        left = min(estimates, default=None)
         return cls(status, pages / seconds if seconds > 0 and pages > 0 else None, left)
 
     def line(self, table: str) -> str:

@@ -129,6 +129,12 @@ def test_pace_and_time_left_are_those_of_the_attempt() -> None:
     assert (content["pages_per_second"], content["seconds_left"]) == (10.0, 10)
 
 
+def test_the_time_left_is_by_records_where_the_first_of_many_partitions_is_complete() -> None:
+    fields = {"began_at": after(0), "progressed_at": after(50), "previous_rows": 48_000, "records": 26_400}
+    status = TableStatus(NAME, "", State.READING, "", header(55, partitions=24, partitions_done=1, pages=528, **fields))
+    assert (status.percent, status.to_json()["seconds_left"]) == (55, 41)
+
+
 def test_a_refresh_is_followed_from_its_opening_to_its_publish(catalog: Catalog) -> None:
     assert status_of(catalog, NAME) is None
     LedgerTable.load_or_create(catalog, NAME)
