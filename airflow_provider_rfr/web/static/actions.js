@@ -1,5 +1,6 @@
-// Takes the actions of a page: asks first, and then the browser sends one request to Airflow's REST API. The session's
-// cookie is the only right it has, and Airflow checks it; a page of another site can't send JSON with that cookie.
+// Takes the actions of a page: asks first, looks with rfr.js whether the page still has the button, and then the browser
+// sends one request to Airflow's REST API. The session's cookie is the only right it has, and Airflow checks it; a page
+// of another site can't send JSON with that cookie.
 const LONGEST_REQUEST = 30000;
 const dialog = document.getElementById("action");
 const [problem, settings, confirming, cancelling] = ["problem", "settings", "confirm", "cancel"].map((part) =>
@@ -83,25 +84,14 @@ async function prepare() {
   confirming.disabled = false;
 }
 
-// Whether the page, loaded now, still has the button: the load may have ended since the dialog was opened.
-async function isOffered() {
-  const answer = await fetch(location.href, {
-    credentials: "same-origin",
-    cache: "no-store",
-    signal: AbortSignal.timeout(LONGEST_REQUEST),
-  });
-  if (!answer.ok) {
-    return true; // Airflow's own answer to the request says more
-  }
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  return page.getElementById(current.button)?.textContent === document.getElementById("action-name").textContent;
-}
-
 async function send() {
   // Not again after a lost answer: the first request may have made the run.
-  if (!current.isTried && !(await isOffered())) {
-    refuse("Its state has changed meanwhile, so nothing was done.");
-    return;
+  if (!current.isTried) {
+    await refresh(true);
+    if (document.getElementById(current.button)?.textContent !== confirming.textContent) {
+      refuse("Its state has changed meanwhile, so nothing was done.");
+      return;
+    }
   }
   current.isTried = true;
   const answer = await call(current.method, current.url, current.body);
