@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from airflow_provider_rfr.exceptions import PreflightError, SparkJobError
+from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, SparkJobError
 
 JAVA_REMEDY: Final = "run: apt-get install openjdk-17-jre-headless, or set JAVA_HOME to a Java 17 or 21"
 _JAVA_VERSIONS = (17, 21)
@@ -20,6 +20,13 @@ _JAVA_SECONDS = 30
 _AIRFLOW_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _FILE_VERSION = re.compile(r"""^__version__[^=]*=\s*["']([^"']+)["']""", re.M)
 _SPARK_JAR = re.compile(r"spark-core_(?P<scala>[\d.]+)-(?P<version>\d+\.\d+.*)\.jar")
+# Newest Iceberg runtime in Maven Central (November 2026), by the minor versions of Spark and Scala.
+_ICEBERG_RUNTIMES = {
+    ("3.5", "2.12"): "1.12.0",
+    ("3.5", "2.13"): "1.11.0",
+    ("4.0", "2.13"): "1.11.0",
+    ("4.1", "2.13"): "1.12.0",
+}
 # Takes the client's version, because not every release of pyspark has a client.
 _PAIR = "pip install --force-reinstall --no-deps pyspark=={0} pyspark-client=={0}"
 
@@ -150,6 +157,27 @@ def installed_version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def iceberg_runtime() -> str:
+    """Return the Maven coordinates of Iceberg's runtime for the Spark of this machine.
+
+    :raises ConfigurationError: there is no Spark, or Iceberg has no runtime for it
+    """
+    install = "pip install 'airflow-provider-rfr[spark41]'"
+    spark = installed_spark()
+    if spark is None:
+        raise ConfigurationError("spark", "no Spark was found on this machine", f"{install}, or set SPARK_HOME")
+    version = _ICEBERG_RUNTIMES.get((spark.minor, spark.scala))
+    if version is None:
+        known = ", ".join(sorted({minor for minor, _ in _ICEBERG_RUNTIMES}))
+        raise ConfigurationError(
+            "spark",
+            f"no Iceberg runtime is known for Spark {spark.minor} with Scala {spark.scala}; SQL on Spark needs one,"
+            " refreshes do not",
+            f"use Spark {known}, e.g. {install}, or give the runtime's jar yourself (jars)",
+        )
+    return f"org.apache.iceberg:iceberg-spark-runtime-{spark.minor}_{spark.scala}:{version}"
 
 
 def check_localhost() -> None:

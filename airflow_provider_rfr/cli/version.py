@@ -7,14 +7,12 @@ from argparse import Namespace
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.cli.common import command, print_value
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.preflight import installed_spark, installed_version
+from airflow_provider_rfr.preflight import iceberg_runtime, installed_spark, installed_version
 
 
 @command
 def version(args: Namespace) -> None:
     """Print the versions; Spark's is that of the installation that an application on this machine uses."""
-    from airflow_provider_rfr.lake.catalog import iceberg_runtime
-
     spark = installed_spark()
     try:
         runtime = iceberg_runtime()

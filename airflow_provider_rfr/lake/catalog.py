@@ -39,7 +39,7 @@ from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor, passwords_in
 from airflow_provider_rfr.lake import LakeSettings as LakeSettings
-from airflow_provider_rfr.preflight import installed_spark
+from airflow_provider_rfr.preflight import iceberg_runtime
 from airflow_provider_rfr.timeouts import ANSWER_SECONDS, CONNECT_SECONDS, end_refused_commits, limit_waits
 
 if TYPE_CHECKING:
@@ -74,13 +74,6 @@ _NOT_SECRET: Final = frozenset({"type", "warehouse", "uri"})
 _SYSTEM_ERROR: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|\bNo route to host\b|\btimed out\b|\bTimeoutError\b")
 _MAX_REASON: Final = 300
 
-_ICEBERG_RUNTIMES: Final[Mapping[tuple[str, str], str]] = {
-    ("3.5", "2.12"): "1.12.0",
-    ("3.5", "2.13"): "1.11.0",
-    ("4.0", "2.13"): "1.11.0",
-    ("4.1", "2.13"): "1.12.0",
-}
-"""Newest Iceberg runtime in Maven Central (November 2026), by the minor versions of Spark and Scala."""
 _JDBC_PACKAGES: Final[Mapping[str, str]] = {
     "sqlite": "org.xerial:sqlite-jdbc:3.50.3.0",
     "postgresql": "org.postgresql:postgresql:42.7.7",
@@ -414,27 +407,6 @@ def _s3_settings(properties: Mapping[str, str]) -> dict[str, str]:
         # As PyArrow addresses buckets if an endpoint is given.
         settings["s3.path-style-access"] = "true"
     return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **settings}
-
-
-def iceberg_runtime() -> str:
-    """Return the Maven coordinates of Iceberg's runtime for the Spark of this machine.
-
-    :raises ConfigurationError: there is no Spark, or Iceberg has no runtime for it
-    """
-    install = "pip install 'airflow-provider-rfr[spark41]'"
-    spark = installed_spark()
-    if spark is None:
-        raise ConfigurationError("spark", "no Spark was found on this machine", f"{install}, or set SPARK_HOME")
-    version = _ICEBERG_RUNTIMES.get((spark.minor, spark.scala))
-    if version is None:
-        known = ", ".join(sorted({minor for minor, _ in _ICEBERG_RUNTIMES}))
-        raise ConfigurationError(
-            "spark",
-            f"no Iceberg runtime is known for Spark {spark.minor} with Scala {spark.scala}; SQL on Spark needs one,"
-            " refreshes do not",
-            f"use Spark {known}, e.g. {install}, or give the runtime's jar yourself (jars)",
-        )
-    return f"org.apache.iceberg:iceberg-spark-runtime-{spark.minor}_{spark.scala}:{version}"
 
 
 def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.catalog import LakeSettings, iceberg_runtime, open_catalog
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.preflight import iceberg_runtime
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.headers import read_status

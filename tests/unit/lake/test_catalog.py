@@ -20,11 +20,11 @@ from airflow_provider_rfr.lake.catalog import (
     LakeSettings,
     _translated,
     _without_secrets,
-    iceberg_runtime,
     load_table,
     open_catalog,
     spark_sql_settings,
 )
+from airflow_provider_rfr.preflight import iceberg_runtime
 from tests.soon import SOON, soon
 from tests.unit.lake.conftest import rest_server
 from tests.unit.messages import check_messages, raises

@@ -14,10 +14,11 @@ from airflow_provider_rfr.builtins.model import Column, Kind, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake import spark
-from airflow_provider_rfr.lake.catalog import LakeSettings, iceberg_runtime, spark_sql_settings
+from airflow_provider_rfr.lake.catalog import LakeSettings, spark_sql_settings
 from airflow_provider_rfr.lake.spark import spark_errors, spark_problem
 from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.lake.types import ColumnType, parse_type
+from airflow_provider_rfr.preflight import iceberg_runtime
 from tests.unit.messages import raises
 
 
