@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_provider_rfr.text import page_place
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -465,8 +467,8 @@ class SourceError(RfrError):
         return f"{self.message} [{self.request}]" if self.request else self.message
 
     def __str__(self) -> str:
-        place = f" (partition {self.partition}, page {self.page})" if self.partition is not None else ""
-        return f"{self.description}{place}"
+        place = "" if self.partition is None else page_place(self.partition, self.page)
+        return f"{self.description} ({place})" if place else self.description
 
 
 class AuthenticationError(SourceError):

@@ -32,15 +32,15 @@ from airflow_provider_rfr.refresh.process import (
     watch_supervisor,
     write_in_background,
 )
-from airflow_provider_rfr.refresh.state import TableStatus, state_of
+from airflow_provider_rfr.refresh.state import Progress, TableStatus, state_of
 from airflow_provider_rfr.streams.tokens import RefreshTokenStore, finish_redemptions, keep_refresh_tokens
-from airflow_provider_rfr.text import printable
+from airflow_provider_rfr.text import page_place, printable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.history import History
-    from airflow_provider_rfr.refresh.rounds import RoundReport
+    from airflow_provider_rfr.refresh.state import LedgerHeader
 
 _log = logging.getLogger("airflow_provider_rfr")
 
@@ -136,19 +136,18 @@ class Application:
         timer.daemon = True
         timer.start()
 
-    def _report(self, stream: str, report: RoundReport) -> None:
+    def _report(self, stream: str, header: LedgerHeader) -> None:
         if self._bar is None:
-            _say(report.line(stream))
+            _say(Progress.of(header).line(stream))
         else:
-            state = state_of(report.header, datetime.now(timezone.utc))
-            self._bar.update(TableStatus(stream, "", state, "", report.header))
+            state = state_of(header, datetime.now(timezone.utc))
+            self._bar.update(TableStatus(stream, "", state, "", header))
 
     def _report_failure(self, stream: str, error: BaseException) -> None:
         if isinstance(error, RefreshFailedError):
             # Each partition has a line of its own, because the error's text names only the first of them.
             for key, reason in error.failures.items():
-                failed = "reading" if key == "{}" else f"partition {key}"
-                _say(redact(f"{stream}: {failed} failed: {reason}", self._secrets))
+                _say(redact(f"{stream}: failed: {page_place(key, end=': ')}{reason}", self._secrets))
 
     def _note_session(self) -> None:
         self._cluster.ready.wait()

@@ -34,6 +34,7 @@ from airflow_provider_rfr.refresh.pages import (
 )
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.paged import PageGuard
+from airflow_provider_rfr.text import page_place
 
 _log = logging.getLogger(__name__)
 
@@ -285,7 +286,7 @@ class Chain:
             return False
         if policy == "fail":
             self.error = SourceChangedError(
-                f"partition {self.work.key}: page {self.pages} reads differently than when it was committed;"
+                f"{page_place(self.work.key, self.pages)} reads differently than when it was committed;"
                 " set on_source_change to restart (reads this partition again) or accept"
             )
             return False

@@ -29,6 +29,7 @@ from airflow_provider_rfr.streams.core import Page, Stream, unique_slices
 from airflow_provider_rfr.streams.loader import is_manifest, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged, iter_pages
 from airflow_provider_rfr.streams.rest.definition import read_document
+from airflow_provider_rfr.text import page_place
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
@@ -152,7 +153,7 @@ class StreamScan:
 
     def _rows(self, stream: Stream, page: LedgerPage) -> pa.Table:
         typed = type_pages([page], self.layout.read, generation=0, max_offenders=_MOST_OFFENDERS, casts=stream.casts)
-        place = f"{stream.name}, partition {page.partition}, page {page.page}"
+        place = f"{stream.name}, {page_place(page.partition, page.page)}"
         if typed.offenders:
             remedy = "give the column another type, in columns of the stream or by .schema(...)"
             raise TypeMismatchError(f"{place}: {misfits_in_words(typed)}; {remedy}")

@@ -47,13 +47,13 @@ from airflow_provider_rfr.refresh.resume import (
     ledger_heartbeat,
     silence_seconds,
 )
-from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReader
+from airflow_provider_rfr.refresh.rounds import Rounds, StreamReader
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.sync import SyncPlan, rules_of
 from airflow_provider_rfr.streams.core import ParentReader, ReadContext, key_paths, unique_slices
 from airflow_provider_rfr.streams.incremental import CursorWindow
 from airflow_provider_rfr.streams.paged import PagedStream
-from airflow_provider_rfr.text import cut
+from airflow_provider_rfr.text import cut, page_place
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -92,7 +92,7 @@ class Refresh:
         rounds: Rounds,
         *,
         origin: Mapping[str, Any],
-        report: Callable[[RoundReport], None],
+        report: Callable[[LedgerHeader], None],
         read_parent: ParentReader | None = None,
     ) -> None:
         part = part_of(config.options.replace_where)
@@ -502,10 +502,8 @@ def _failure(stream: str, book: PartitionBook) -> BaseException:
             failures[book.keys[ordinal]] = f"page {error.page}: {error.description}"
         else:
             failures[book.keys[ordinal]] = str(error)
-    # "{}" is the key of a stream's only partition, which has no name.
-    named = "; ".join(
-        reason if key == "{}" else f"{key}: {reason}" for key, reason in list(failures.items())[:_NAMED_FAILURES]
-    )
+    shown = list(failures.items())[:_NAMED_FAILURES]
+    named = "; ".join(f"{page_place(key, end=': ')}{reason}" for key, reason in shown)
     more = f"; and {len(failures) - _NAMED_FAILURES} more, each in the log" if len(failures) > _NAMED_FAILURES else ""
     count = f"{len(failures)} of {len(book)} partitions could not be read" if len(book) > 1 else "reading failed"
     failed = RefreshFailedError(f"{stream}: {count}, what was read is kept: {named}{more}", failures)

@@ -42,6 +42,7 @@ from airflow_provider_rfr.refresh.pages import (
     seen_marks,
 )
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD
+from airflow_provider_rfr.text import page_place
 
 _log = logging.getLogger(__name__)
 
@@ -226,12 +227,13 @@ def check_complete(book: PartitionBook, cursors: Mapping[int, Cursor]) -> None:
     unfinished = [n for n in range(len(book)) if n not in cursors or not cursors[n].complete]
     if unfinished:
         raise ReconciliationError(
-            f"{len(unfinished)} partitions are not complete, the first is {book.keys[unfinished[0]]}"
+            f"{page_place(book.keys[unfinished[0]], end=': ')}not complete,"
+            f" like {len(unfinished)} of {len(book)} partitions; nothing is published"
         )
     for ordinal, cursor in cursors.items():
         if book.cursors[ordinal].records != cursor.records:
             raise ReconciliationError(
-                f"partition {book.keys[ordinal]}: {book.cursors[ordinal].records} records were fetched,"
+                f"{page_place(book.keys[ordinal], end=': ')}{book.cursors[ordinal].records} records were fetched,"
                 f" {cursor.records} are staged; nothing is published"
             )
 
@@ -415,7 +417,7 @@ def check_promises(pages: pa.Table, keys: Sequence[str], *, fail: bool) -> list[
     if not short:
         return []
     named = "; ".join(
-        f"partition {keys[item.ordinal]}: {item.received:,} of {item.promised:,} records"
+        f"{page_place(keys[item.ordinal], end=': ')}{item.received:,} of {item.promised:,} records"
         for item in short[:_NAMED_PARTITIONS]
     )
     more = f"; and {len(short) - _NAMED_PARTITIONS} more partitions" if len(short) > _NAMED_PARTITIONS else ""
@@ -468,8 +470,8 @@ def skipped_pages(pages: pa.Table, keys: Sequence[str]) -> pa.Table:
         order = [("partition_ordinal", "ascending"), ("page", "ascending")]
         first = skipped.sort_by(order).slice(0, 1).to_pylist()[0]
         _log.warning(
-            "%s pages have no records, because their errors were ignored; the first is page %s of partition %s: %s",
-            *(skipped.num_rows, first["page"], keys[first["partition_ordinal"]], first["skipped"]),
+            "%s pages have no records, because their errors were ignored; the first is %s: %s",
+            *(skipped.num_rows, page_place(keys[first["partition_ordinal"]], first["page"]), first["skipped"]),
         )
     return skipped
 
@@ -494,9 +496,9 @@ def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | N
         return
     first = unexplained.sort_by("partition_ordinal").slice(0, 1).to_pylist()[0]
     raise PublishRefusedError(
-        f"no partition has a second page, and of {unexplained.num_rows} the first page may not be the last: partition"
-        f" {keys[first['partition_ordinal']]}: {first['absent']}; nothing was published and readers keep the old table;"
-        f" {REMEDY_FOR_ABSENT_FIELD}"
+        f"no partition has a second page, and of {unexplained.num_rows} the first page may not be the last:"
+        f" {page_place(keys[first['partition_ordinal']], end=': ')}{first['absent']}; nothing was published and readers"
+        f" keep the old table; {REMEDY_FOR_ABSENT_FIELD}"
     )
 
 
@@ -518,10 +520,11 @@ def check_ignored_tokens(pages: pa.Table, keys: Sequence[str], page_size: int | 
     suspects = pages.filter(is_suspect)
     if not suspects.num_rows:
         return
-    first = keys[suspects["partition_ordinal"][0].as_py()]
+    place = page_place(keys[suspects["partition_ordinal"][0].as_py()])
+    first = f", first in {place}" if place else ""
     raise PublishRefusedError(
-        f"no partition has a second page of its own, and in {suspects.num_rows} of them {REPEATS_FIRST_PAGE}, first in"
-        f" partition {first}: the API seems to ignore which page is asked for; nothing was published and readers keep"
-        f" the old table; {REMEDY_FOR_IGNORED_TOKEN}; if one page is all there is, set paginator.page_size to more than"
+        f"no partition has a second page of its own, and in {suspects.num_rows} of them {REPEATS_FIRST_PAGE}{first}:"
+        " the API seems to ignore which page is asked for; nothing was published and readers keep the old table;"
+        f" {REMEDY_FOR_IGNORED_TOKEN}; if one page is all there is, set paginator.page_size to more than"
         " its records, or declare a total"
     )

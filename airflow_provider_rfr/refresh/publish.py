@@ -74,7 +74,7 @@ from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader, RefreshStat
 from airflow_provider_rfr.refresh.sync import SyncChanges, SyncPlan
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn, StatefulRead
 from airflow_provider_rfr.streams.paged import PagedStream
-from airflow_provider_rfr.text import quantity
+from airflow_provider_rfr.text import page_place, quantity
 
 _log = logging.getLogger(__name__)
 
@@ -434,7 +434,7 @@ class Publisher:
         if count and self.config.options.on_type_error == "fail":
             offenders = [item for result in results for item in result.offenders][: self.config.options.max_offenders]
             named = "; ".join(
-                f"partition {item['partition']}, page {item['page']}, record {item['record']}: {item['column']} is"
+                f"{page_place(item['partition'], item['page'], item['record'])}: {item['column']} is"
                 f" {item['value']}, expected {item['expected']}"
                 for item in offenders
             )
@@ -455,9 +455,9 @@ class Publisher:
         written += sum(result.changes.deleted + result.changes.outside for result in results)
         wrong = [n for n, cursor in self.book.cursors.items() if rows[n] != cursor.records]
         if wrong or written != staged:
-            place = f", first in partition {self.book.keys[wrong[0]]}" if wrong else ""
+            place = page_place(self.book.keys[wrong[0]], end=": ") if wrong else ""
             raise ReconciliationError(
-                f"{staged} records are staged, {written} were written{place}; nothing is published"
+                f"{place}{staged} records are staged, {written} were written; nothing is published"
             )
 
     def _note_fields(self, results: Sequence[PublishResult], rows: pa.Schema, staged: int) -> None:

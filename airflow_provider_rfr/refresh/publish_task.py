@@ -29,6 +29,7 @@ from airflow_provider_rfr.refresh.merge_task import PLACE_COLUMN, KeyRules, Path
 from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
+from airflow_provider_rfr.text import page_place
 
 _KEY_BYTES = 16
 _OLDEST = np.iinfo(np.int64).min
@@ -372,7 +373,7 @@ def _record_at(row: int, pages: Sequence[LedgerPage]) -> str:
     """
     for page in pages:
         if row < page.record_count:
-            return f"partition {page.partition}, page {page.page}, record {row + 1}"
+            return page_place(page.partition, page.page, row + 1)
         row -= page.record_count
     raise IndexError(row)
 

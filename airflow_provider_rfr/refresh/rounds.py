@@ -110,33 +110,6 @@ class ReadingThreads:
             self._changed.notify_all()
 
 
-@dataclass(frozen=True, slots=True)
-class RoundReport:
-    """Progress after a commit; all but the header is of this attempt so far.
-
-    :ivar partitions: partitions completed
-    :ivar seconds: seconds of reading
-    """
-
-    header: LedgerHeader
-    figures: TaskFigures
-    partitions: int
-    seconds: float
-
-    def line(self, stream: str) -> str:
-        """Return the log line of a round; the operator recognises it by ``: round N: ``."""
-        header, seconds = self.header, max(self.seconds, 1e-6)
-        line = (
-            f"{stream}: round {header.rounds}: {header.pages:,} pages, {header.records:,} records,"
-            f" {header.partitions_done:,} of {header.partitions:,} partitions,"
-            f" {self.figures.pages / seconds:,.0f} pages/s"
-        )
-        open_ones = header.partitions - header.partitions_done
-        if self.partitions and open_ones:
-            line += f", about {seconds / self.partitions * open_ones:,.0f} s left"
-        return line
-
-
 @dataclass
 class StreamReader:
     """A reader of one generation of a stream, from its present position to its end.
@@ -155,13 +128,12 @@ class StreamReader:
     options: RefreshOptions
     addressable: bool
     infers: bool
-    report: Callable[[RoundReport], None]
+    report: Callable[[LedgerHeader], None]
     figures: TaskFigures = field(default_factory=TaskFigures)
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._round = 0
-        self._done_before = self.book.done
         self._lane: Future[TaskResult] | None = None
         self._lane_ordinals: frozenset[int] = frozenset()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rfr-slow-pages")
@@ -280,8 +252,7 @@ class StreamReader:
             pages_refetched=header.pages_refetched + figures.refetched,
             overlap_checks=header.overlap_checks + figures.overlap_checks,
         )
-        done = self.book.done - self._done_before
-        self.report(RoundReport(header, self.figures, done, time.monotonic() - self._began))
+        self.report(header)
 
     def _task(
         self,

@@ -24,13 +24,14 @@ from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, secrets_of
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.rounds import Rounds
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged, read_all_pages
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.history import History
+    from airflow_provider_rfr.refresh.state import LedgerHeader
 
 _log = logging.getLogger("airflow_provider_rfr")
 
@@ -54,7 +55,7 @@ class StreamRuns:
         cluster: Cluster,
         *,
         stopping: threading.Event,
-        report: Callable[[str, RoundReport], None],
+        report: Callable[[str, LedgerHeader], None],
         report_failure: Callable[[str, BaseException], None],
         open_history: Callable[[Catalog], History] | None,
     ) -> None:

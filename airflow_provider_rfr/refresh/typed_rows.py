@@ -47,7 +47,7 @@ from airflow_provider_rfr.numbers import (
     read_number,
 )
 from airflow_provider_rfr.streams.moments import OFFSET, without_offset
-from airflow_provider_rfr.text import cut
+from airflow_provider_rfr.text import cut, page_place
 
 _SHRINK, _GROW = 8, 2
 _SHOWN_CHARACTERS = 77
@@ -580,7 +580,7 @@ class _PageReader:
                 lines = [line for line in bytes(page.records).split(b"\n") if line.strip()]
                 if len(lines) != rows:
                     raise LedgerError(
-                        f"partition {page.partition}, page {page.page} holds {len(lines)} records, not {rows}"
+                        f"{page_place(page.partition, page.page)} holds {len(lines)} records, not {rows}"
                     ) from None
                 table = read_columns(self.rewrite(lines, page.partition, page.page), rows, self._schema)
             else:

@@ -11,7 +11,7 @@ from tests.chaos.oracle import diary_of
 from tests.chaos.plan import Moment, When
 from tests.chaos.processes import Attempt
 
-_TOLD = {When.ROUND: re.compile(r": round \d"), When.COMPLETE: re.compile(r" (\d+) of \1 partitions")}
+_TOLD = {When.ROUND: re.compile(r", round \d"), When.COMPLETE: re.compile(r" (\d+) of \1 partitions")}
 
 
 class Clock:

@@ -296,7 +296,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_fetched_again_after_the_correc
         "evolving": "SchemaEvolutionError",
     }
     message = failed["corrected"]["message"]
-    assert "partition {}, page " in message
+    assert "columns: page " in message
     assert "ship_to.city is" in message
     assert "expected integer" in message
     assert message.count(", record ") == 4

@@ -13,6 +13,7 @@ from airflow_provider_rfr.exceptions import (
     Problem,
     QueryError,
     SourceDefinitionError,
+    SourceError,
     StatementError,
     TriggerConfigError,
 )
@@ -51,3 +52,17 @@ def test_one_problem_is_told_with_its_place_and_its_remedy() -> None:
     error = StatementError("expected SET", 1, 7, "write SET")
     assert str(error) == "line 1, column 7: expected SET; write SET"
     assert (error.line, error.column) == (1, 7)
+
+
+@pytest.mark.parametrize(
+    ("partition", "page", "text"),
+    [
+        (None, None, "no answer [GET /orders]"),
+        ("{}", None, "no answer [GET /orders]"),
+        ("{}", 2, "no answer [GET /orders] (page 2)"),
+        ('{"shop":1}', None, 'no answer [GET /orders] (partition {"shop":1})'),
+        ('{"shop":1}', 2, 'no answer [GET /orders] (partition {"shop":1}, page 2)'),
+    ],
+)
+def test_the_only_partition_of_a_stream_is_not_named(partition: str | None, page: int | None, text: str) -> None:
+    assert str(SourceError("no answer", request="GET /orders", partition=partition, page=page)) == text

@@ -35,7 +35,7 @@ def main() -> None:
     if play.get("until_stopped") == "slowly":
         time.sleep(1)
         Path(play["report"] + ".ended").touch()
-    print("orders: round 1: 5 pages, 50 records, 1 of 1 partitions, 1 pages/s", flush=True)
+    print("orders: generation 1, round 1: 5 pages, 50 records, 1 of 1 partitions, 1 pages/s", flush=True)
     print("a line of the driver", flush=True)
     if play.get("kill"):
         os.kill(os.getpid(), signal.SIGKILL)

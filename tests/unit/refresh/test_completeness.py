@@ -80,7 +80,7 @@ def test_records_that_the_api_promises_and_does_not_send_are_told(shop, caplog):
     with caplog.at_level(logging.WARNING):
         figures = shop.load(BY_PAGE)
     assert (figures.rows, figures.records_missing, shop.ids) == (50, 3239, list(range(1, 51)))
-    assert "partition {}: 50 of 3,289 records" in caplog.text
+    assert "promises: 50 of 3,289 records" in caplog.text
     assert len(shop.api.asked) < 20
     summary = shop.catalog.load_table(TABLE).current_snapshot().summary
     assert summary["rfr.records-missing"] == "3239"

@@ -31,8 +31,8 @@ from airflow_provider_rfr.refresh.pages import FlushLabel, SeenColumns
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.refresh.publish_task import LedgerFiles, see_share
 from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, run_round_task
-from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds, StreamReader
-from airflow_provider_rfr.refresh.state import RefreshState
+from airflow_provider_rfr.refresh.rounds import Rounds, StreamReader
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.streams.loader import load_stream
 from tests.kill_points import intercept
 from tests.soon import wait_until
@@ -70,7 +70,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
         self.catalog = open_catalog(LakeSettings("rfr", properties))
-        self.reports: list[RoundReport] = []
+        self.reports: list[LedgerHeader] = []
 
     def ledger(self) -> Ledger:
         return Ledger(LedgerTable.load_or_create(self.catalog, TABLE))
@@ -240,7 +240,7 @@ def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_slow_page_lane(ben
     source = bench.source("Hanging", partitions=6, pages=8, seconds=0.05, hang=4.0)
     ledger, _, _ = bench.read(source, "hanging", round_seconds=0.4)
     assert_whole(ledger, 6, 8)
-    others = [report for report in bench.reports if report.header.partitions_done >= 5]
+    others = [report for report in bench.reports if report.partitions_done >= 5]
     assert others, "the other partitions were not held up"
 
 

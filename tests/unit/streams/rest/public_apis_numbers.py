@@ -199,7 +199,7 @@ def _mixed(asked: Asked, url: str) -> Any:
     "error_handler: {rules: [{predicate: 'response.error == ''deleted''', action: IGNORE}]}",
     ids=[*range(1, 11), *range(21, 26)],
     skipped=1,
-    warning=r"the first is page 2 of partition {}: 200 OK.*deleted",
+    warning=r"the first is page 2: 200 OK.*deleted",
 )
 def _ignored_page(asked: Asked, url: str) -> Any:
     return {"data": [], "error": "deleted"} if asked.page == 2 else {"data": page_of(asked.page, 25)}
@@ -214,7 +214,7 @@ def _ignored_page(asked: Asked, url: str) -> Any:
     "error_handler: {rules: [{text: deleted, action: IGNORE}]}",
     ids=[1, 2, 3],
     skipped=1,
-    warning=r'the first is page 1 of partition {"day":"gone"}: 200 OK.*deleted',
+    warning=r'the first is partition {"day":"gone"}, page 1: 200 OK.*deleted',
 )
 def _ignored_partition(asked: Asked, url: str) -> Any:
     return {"data": rows(1, 3), "next": None} if asked.path == "/some" else {"data": [], "error": "deleted"}
