@@ -1,6 +1,6 @@
 """The errors of this package. Each class says whether a retry may help, and how to fix the cause.
 
-``docs/troubleshooting.md`` lists them with examples of their messages.
+``docs/reference/troubleshooting.md`` lists them with examples of their messages.
 """
 
 from __future__ import annotations

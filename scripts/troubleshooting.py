@@ -1,4 +1,4 @@
-"""Write ``docs/troubleshooting.md``: each error of the package, with messages that tests expect of it.
+"""Write ``docs/reference/troubleshooting.md``: each error of the package, with messages that tests expect of it.
 
 A message belongs to a class if its test has no other ``raises`` than for that class.
 """
@@ -15,7 +15,7 @@ from typing import Final
 from airflow_provider_rfr.exceptions import EXIT_CONFIGURATION, EXIT_FENCED, RfrError
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs" / "troubleshooting.md"
+PAGE: Final = ROOT / "docs" / "reference" / "troubleshooting.md"
 _UNIT: Final = ROOT / "tests" / "unit"
 _ERROR: Final = re.compile(r"^class \w+\(\w*Error\b", re.MULTILINE)
 _MOST_MESSAGES: Final = 6
@@ -28,8 +28,8 @@ The last line of a failed task, and of a failed command, is one sentence. Search
 `<...>` stands for what differs each time.
 
 Begin with `airflow rfr doctor --dag DAG_ID`: it tries Java, Spark and the connections, and reads a page of each stream.
-[Retries](retries_and_resume.md) says how errors end a task, [Reliability](reliability.md) what happens when a part
-fails.
+[Retries](../retries_and_resume.md) says how errors end a task, [Reliability](../reliability.md) what happens when a
+part fails.
 
 <!-- Written by python -m scripts.troubleshooting, from airflow_provider_rfr/exceptions.py and the tests' messages. -->
 """

@@ -1,8 +1,8 @@
 """Sealed documents: triggers blocks whose secrets are sealed in the format of SOPS; checks, opens and reseals them.
 
 What decides where a delivery goes, what goes with it, and what counts as delivered is sealed; docs/webhooks_sealing.md
-has the reason for each field. The MAC of SOPS does not say which fields have to be sealed, so this module checks that.
-Documents for age keys are sealed and opened in process; for other key sources the ``sops`` program opens them.
+has the reason. The MAC of SOPS does not say which fields have to be sealed, so this module checks that. Documents for
+age keys are sealed and opened in process; for other key sources the ``sops`` program opens them.
 
 Functions for files return the new text and write nothing. Errors give line and column and nothing of the text, which
 may be secret. They are raised outside of ``except`` blocks, so that no context with a secret is attached to them.

@@ -16,7 +16,10 @@ from playwright.sync_api import Page, expect
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("Get started", "How-to", "Reference", "How it works")
-PAGES = ("", "get_started/", "sources/", "troubleshooting/", "api_airflow/", "architecture/", "decisions/run_identity/")
+PAGES = (
+    *("", "get_started/", "sources/", "reference/troubleshooting/", "api_airflow/", "architecture/"),
+    "decisions/run_identity/",
+)
 PHONE = {"width": 390, "height": 844}
 
 

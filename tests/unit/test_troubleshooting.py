@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every error of the package."""
+"""docs/reference/troubleshooting.md has every error of the package."""
 
 from __future__ import annotations
 
