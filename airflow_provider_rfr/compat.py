@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 import os
 import secrets
+import threading
 from collections.abc import Callable
+from functools import wraps
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +27,7 @@ __all__ = [
     "RetryDecision",
     "RetryPolicy",
     "airflow_version",
+    "lock_requests",
     "parsed_bundle",
     "providers_of_hooks",
     "tested",
@@ -84,6 +87,29 @@ def providers_of_hooks() -> Any:
 
         registry = ProvidersManager
     return registry()
+
+
+def lock_requests() -> None:
+    """Let the threads of a task send requests to Airflow one after another; call it before such a thread starts.
+
+    Airflow 3.1 has no lock for this. Two threads that send at once get each other's answers, or wait forever.
+    """
+    if AIRFLOW_V_3_2_PLUS:
+        return
+    from airflow.sdk.execution_time.comms import CommsDecoder
+
+    send = CommsDecoder.send
+    if hasattr(send, "__wrapped__"):
+        return
+    # Reentrant, because a signal handler may send while its own thread waits for an answer.
+    lock = threading.RLock()
+
+    @wraps(send)
+    def locked(*args: Any, **options: Any) -> Any:
+        with lock:
+            return send(*args, **options)
+
+    CommsDecoder.send = locked  # type: ignore[method-assign]
 
 
 def parsed_bundle(bundle: BaseDagBundle) -> BundleDagBag:

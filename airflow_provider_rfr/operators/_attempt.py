@@ -23,7 +23,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 from airflow.sdk import Variable
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS, NEVER_EXPIRE, airflow_version
+from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS, NEVER_EXPIRE, airflow_version, lock_requests
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     FencedError,
@@ -294,6 +294,7 @@ class ProgressMonitor:
         """
         # The checkpoint is read before the thread starts: `airflow dags test` can't answer two threads at once.
         arguments = (self.read_checkpoint(), poll_interval)
+        lock_requests()
         self._thread = threading.Thread(target=self._follow, args=arguments, name="rfr-follower", daemon=True)
         self._thread.start()
 

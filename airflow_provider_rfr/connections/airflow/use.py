@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from airflow_provider_rfr.compat import lock_requests
 from airflow_provider_rfr.connections.airflow.lookup import (
     as_connection,
     base_url,
@@ -73,6 +74,7 @@ class ConnectionUse:
         self._read = [connection.definition for connection in reached if connection.definition is not None]
 
     def __enter__(self) -> ConnectionUse:
+        lock_requests()
         self._thread.start()
         return self
 
