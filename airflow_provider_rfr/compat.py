@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -92,15 +93,20 @@ def providers_of_hooks() -> Any:
 def lock_requests() -> None:
     """Let the threads of a task send requests to Airflow one after another; call it before such a thread starts.
 
-    Airflow 3.1 has no lock for this. Two threads that send at once get each other's answers, or wait forever.
+    Airflow 3.1 has no lock for this, nor has ``airflow dags test`` of any version. Two threads that send at once get
+    each other's answers, or wait forever.
     """
-    if AIRFLOW_V_3_2_PLUS:
-        return
-    from airflow.sdk.execution_time.comms import CommsDecoder
+    unlocked = [("supervisor", "InProcessSupervisorComms")]
+    if not AIRFLOW_V_3_2_PLUS:
+        unlocked.append(("comms", "CommsDecoder"))
+    for module, name in unlocked:
+        # A task has loaded the module of the class that it uses.
+        comms = getattr(sys.modules.get(f"airflow.sdk.execution_time.{module}"), name, None)
+        if comms is not None and not hasattr(comms.send, "__wrapped__"):
+            comms.send = _in_turn(comms.send)
 
-    send = CommsDecoder.send
-    if hasattr(send, "__wrapped__"):
-        return
+
+def _in_turn(send: Callable[..., Any]) -> Callable[..., Any]:
     # Reentrant, because a signal handler may send while its own thread waits for an answer.
     lock = threading.RLock()
 
@@ -109,7 +115,7 @@ def lock_requests() -> None:
         with lock:
             return send(*args, **options)
 
-    CommsDecoder.send = locked  # type: ignore[method-assign]
+    return locked
 
 
 def parsed_bundle(bundle: BaseDagBundle) -> BundleDagBag:

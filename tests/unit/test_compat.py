@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.comms import CommsDecoder
+from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
 
 from airflow_provider_rfr import compat
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_each_thread_of_a_task_gets_its_own_answer(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Also where Airflow has no lock, as Airflow 3.1."""
+@pytest.mark.parametrize("comms", [CommsDecoder, InProcessSupervisorComms])
+def test_each_thread_of_a_task_gets_its_own_answer(monkeypatch: pytest.MonkeyPatch, comms: Any, times: int) -> None:
+    """Also where Airflow has no lock: Airflow 3.1, and ``airflow dags test``."""
     socket = SimpleNamespace(answer=None)
 
     def send(self: Any, question: int) -> int:
@@ -24,9 +26,8 @@ def test_each_thread_of_a_task_gets_its_own_answer(monkeypatch: pytest.MonkeyPat
         return socket.answer
 
     monkeypatch.setattr(compat, "AIRFLOW_V_3_2_PLUS", False)
-    monkeypatch.setattr(CommsDecoder, "send", send)
+    monkeypatch.setattr(comms, "send", send)
     for _ in range(times):
         compat.lock_requests()
-    ask: Any = CommsDecoder.send
     with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(lambda number: ask(None, number), range(50))) == list(range(50))
+        assert list(threads.map(lambda number: comms.send(None, number), range(50))) == list(range(50))
