@@ -74,7 +74,7 @@ def refresh(args: Namespace) -> None:
         print_value([asdict(outcome) for outcome in done], args, "no materialized view is deployed")
 
 
-@command
+@lake_command
 def status(args: Namespace) -> None:
     """Print the registry's state, the lease, unfinished deploys, and tables that wait to be deleted."""
     from airflow_provider_rfr.store import deploys
@@ -154,7 +154,7 @@ def adopt(args: Namespace) -> None:
     _apply(hook, planned, args)
 
 
-@command
+@lake_command
 def forget(args: Namespace) -> None:
     """Remove objects from the registry, and our markers from them; tables, views and rows stay."""
     from airflow_provider_rfr.builtins.maintenance import forget_objects

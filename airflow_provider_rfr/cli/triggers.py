@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.common import (
     command,
+    lake_command,
     limit_of,
     print_columns,
     print_data,
@@ -79,7 +80,7 @@ def seal(args: Namespace) -> None:
         write_text(text)
 
 
-@command
+@lake_command
 def deliver(args: Namespace) -> int:
     """Enqueue and deliver due deliveries, once; exit code 1 if one became a dead letter or was refused."""
     hook = _hook(args)

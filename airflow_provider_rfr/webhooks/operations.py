@@ -19,10 +19,8 @@ from urllib.parse import urlsplit
 from sqlalchemy import Connection, Row, RowMapping
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError
-from airflow_provider_rfr.history import History
 from airflow_provider_rfr.http.client import Client
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.lake.rows import REPORTED_AGAIN
 from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, Result
 from airflow_provider_rfr.store.deliveries import EVERYTHING, Delivery, EndpointKey, EndpointRow, Selection
@@ -429,6 +427,10 @@ def record_deliveries(
     :param lake: the catalog's name, by which the store knows it
     :param endpoints: endpoints by key; a row gets the host of its endpoint's ``url``
     """
+    # Imported here: PyIceberg takes a second to import, and whoever only reads the store does not need it.
+    from airflow_provider_rfr.history import History
+    from airflow_provider_rfr.lake.rows import REPORTED_AGAIN
+
     since = int((datetime.now(timezone.utc) - REPORTED_AGAIN).timestamp() * 1000)
     try:
         history = History(store, catalog)
@@ -437,19 +439,7 @@ def record_deliveries(
         with store.read() as connection:
             tried = rows.attempts_since(connection, lake, since, unreported_in=_TABLE)
             untried = rows.ended_without_attempt(connection, lake, since)
-        reports = []
-        for row in tried:
-            is_delivered = row["outcome"] == "delivered"
-            reports.append(
-                {
-                    **_delivery(row, lake, endpoints),
-                    "attempt": row["number"],
-                    "outcome": "delivered" if is_delivered else "failed",
-                    "attempted_at": instant(row["at"]),
-                    "next_at": None if is_delivered or row["state"] != "pending" else instant(row["due_at"]),
-                    **{name: row[name] for name in ("status", "detail", "answer", "body_sha256", "milliseconds")},
-                }
-            )
+        reports = [{**_delivery(row, lake, endpoints), **_attempt(row)} for row in tried]
         for row in untried:
             ended = {"attempt": 0, "outcome": row["state"], "attempted_at": instant(row["ended_at"])}
             reports.append({**_delivery(row, lake, endpoints), **ended})
@@ -458,6 +448,17 @@ def record_deliveries(
     except Exception as error:  # noqa: BLE001 - each catalog fails in its own way; the text may hold its credentials
         problem = type(error).__name__
         log.warning("the history of deliveries can't be written (%s); the deliveries are not affected", problem)
+
+
+def _attempt(row: RowMapping) -> dict[str, Any]:
+    is_delivered = row["outcome"] == "delivered"
+    return {
+        "attempt": row["number"],
+        "outcome": "delivered" if is_delivered else "failed",
+        "attempted_at": instant(row["at"]),
+        "next_at": None if is_delivered or row["state"] != "pending" else instant(row["due_at"]),
+        **{name: row[name] for name in ("status", "detail", "answer", "body_sha256", "milliseconds")},
+    }
 
 
 def _delivery(row: RowMapping, lake: str, endpoints: Mapping[EndpointKey, Endpoint]) -> dict[str, Any]:

@@ -432,14 +432,32 @@ def test_a_damaged_ledger_is_named_with_its_remedy_and_can_be_dropped(lake: Lake
     assert LedgerTable.load(lake.catalog, NAME) is None
 
 
-def test_a_command_that_opens_a_lake_does_not_import_pandas(tmp_path: Path) -> None:
-    host, extra = f"sqlite:///{tmp_path}/catalog.db", {"warehouse": str(tmp_path)}
-    program = (
-        "import sys, pyarrow; from airflow_provider_rfr.cli import refresh;"
-        "from argparse import Namespace;"
-        "refresh.list_refreshes(Namespace(tables=[], lake_conn_id='lake', output='table'));"
-        "pyarrow.array([1]); sys.exit('pandas' in sys.modules)"
+@pytest.mark.parametrize(
+    ("words", "unloaded"),
+    [
+        ("refresh list", "pandas"),
+        ("objects status --project p", "pandas"),
+        ("triggers deliver triggers.yaml", "pandas"),
+        ("triggers list", "pyiceberg"),
+        ("version", "pyiceberg"),
+    ],
+)
+def test_a_command_imports_nothing_large_that_it_does_not_need(words: str, unloaded: str, tmp_path: Path) -> None:
+    (tmp_path / "triggers.yaml").write_text(
+        "triggers: {config: {all: {url: 'https://hooks.example.com', payload: {a: 1}}}}"
     )
-    lake = {"conn_type": "rfr_lake", "host": host, "extra": extra}
-    environment = {**os.environ, "AIRFLOW_CONN_LAKE": json.dumps(lake)}
-    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0
+    program = (
+        "import runpy, sys\n"
+        "try: runpy.run_module('airflow_provider_rfr', run_name='__main__')\n"
+        "except SystemExit as ended: assert not ended.code, ended\n"
+        f"sys.exit({unloaded!r} in sys.modules)"
+    )
+    lake = {
+        "conn_type": "rfr_lake",
+        "host": f"sqlite:///{tmp_path}/catalog.db",
+        "extra": {"warehouse": str(tmp_path)},
+    }
+    environment = {**os.environ, "AIRFLOW_CONN_RFR_LAKE_DEFAULT": json.dumps(lake)}
+    command = [sys.executable, "-c", program, *words.split()]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
