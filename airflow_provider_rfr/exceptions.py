@@ -467,8 +467,8 @@ class SourceError(RfrError):
         return f"{self.message} [{self.request}]" if self.request else self.message
 
     def __str__(self) -> str:
-        place = "" if self.partition is None else page_place(self.partition, self.page)
-        return f"{self.description} ({place})" if place else self.description
+        place = "" if self.partition is None else page_place(self.partition, self.page, start=" (", end=")")
+        return f"{self.description}{place}"
 
 
 class AuthenticationError(SourceError):

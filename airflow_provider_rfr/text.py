@@ -18,7 +18,9 @@ def one_line(text: str, longest: int) -> str:
     return cut(" ".join(text.split()), longest)
 
 
-def page_place(partition: str, page: int | None = None, record: int | None = None, *, end: str = "") -> str:
+def page_place(
+    partition: str, page: int | None = None, record: int | None = None, *, start: str = "", end: str = ""
+) -> str:
     """Return the place of a page or a record in its stream, as ``partition {"shop":1}, page 2, record 3``.
 
     The only partition of a stream is left out, because it has no name.
@@ -26,11 +28,12 @@ def page_place(partition: str, page: int | None = None, record: int | None = Non
     :param partition: canonical key; ``{}`` is that of an only partition
     :param page: number of the page, from 1
     :param record: number of the record in its page, from 1
-    :param end: text that follows a place; omitted where there is none to name
+    :param start: text before a place; omitted where there is none to name
+    :param end: text after a place; omitted in the same way
     """
     named = {"partition": None if partition == "{}" else partition, "page": page, "record": record}
     place = ", ".join(f"{kind} {value}" for kind, value in named.items() if value is not None)
-    return f"{place}{end}" if place else ""
+    return f"{start}{place}{end}" if place else ""
 
 
 def printable(text: str) -> str:

@@ -301,6 +301,7 @@ def refuse_spark_connect(connection: Connection, conf: Mapping[str, Any] | None 
 
 STOP_GRACE_SECONDS = 3.5
 """Less than the five seconds after which Airflow kills a task that it asked to stop."""
+# A line of `refresh.state.Progress`.
 _ROUND = re.compile(r"\S+: generation \d+, round \d+: ")
 _RESULT_KEYS = frozenset({"generation", "error", "deploy_id"})
 _PAGES = re.compile(r"(?:^Spark UI|\btracking URL): (\S+)")

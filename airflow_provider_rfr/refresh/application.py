@@ -32,7 +32,7 @@ from airflow_provider_rfr.refresh.process import (
     watch_supervisor,
     write_in_background,
 )
-from airflow_provider_rfr.refresh.state import Progress, TableStatus, state_of
+from airflow_provider_rfr.refresh.state import LedgerHeader, Progress, TableStatus, state_of
 from airflow_provider_rfr.streams.tokens import RefreshTokenStore, finish_redemptions, keep_refresh_tokens
 from airflow_provider_rfr.text import page_place, printable
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.history import History
-    from airflow_provider_rfr.refresh.state import LedgerHeader
 
 _log = logging.getLogger("airflow_provider_rfr")
 

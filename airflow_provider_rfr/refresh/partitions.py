@@ -227,8 +227,8 @@ def check_complete(book: PartitionBook, cursors: Mapping[int, Cursor]) -> None:
     unfinished = [n for n in range(len(book)) if n not in cursors or not cursors[n].complete]
     if unfinished:
         raise ReconciliationError(
-            f"{page_place(book.keys[unfinished[0]], end=': ')}not complete,"
-            f" like {len(unfinished)} of {len(book)} partitions; nothing is published"
+            f"{len(unfinished)} of {len(book)} partitions are not complete"
+            f"{page_place(book.keys[unfinished[0]], start=', the first is ')}"
         )
     for ordinal, cursor in cursors.items():
         if book.cursors[ordinal].records != cursor.records:
@@ -520,8 +520,7 @@ def check_ignored_tokens(pages: pa.Table, keys: Sequence[str], page_size: int | 
     suspects = pages.filter(is_suspect)
     if not suspects.num_rows:
         return
-    place = page_place(keys[suspects["partition_ordinal"][0].as_py()])
-    first = f", first in {place}" if place else ""
+    first = page_place(keys[suspects["partition_ordinal"][0].as_py()], start=", first in ")
     raise PublishRefusedError(
         f"no partition has a second page of its own, and in {suspects.num_rows} of them {REPEATS_FIRST_PAGE}{first}:"
         " the API seems to ignore which page is asked for; nothing was published and readers keep the old table;"

@@ -455,9 +455,9 @@ class Publisher:
         written += sum(result.changes.deleted + result.changes.outside for result in results)
         wrong = [n for n, cursor in self.book.cursors.items() if rows[n] != cursor.records]
         if wrong or written != staged:
-            place = page_place(self.book.keys[wrong[0]], end=": ") if wrong else ""
+            place = page_place(self.book.keys[wrong[0]], start=", first in ") if wrong else ""
             raise ReconciliationError(
-                f"{place}{staged} records are staged, {written} were written; nothing is published"
+                f"{staged} records are staged, {written} were written{place}; nothing is published"
             )
 
     def _note_fields(self, results: Sequence[PublishResult], rows: pa.Schema, staged: int) -> None:

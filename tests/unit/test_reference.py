@@ -18,6 +18,7 @@ from airflow_provider_rfr.refresh.publish import commit_summary
 from airflow_provider_rfr.streams.rest.definition import SCHEMA_FILE
 from airflow_provider_rfr.webhooks.payloads import template_variables
 from scripts.reference import FOLDER, pages
+from scripts.troubleshooting import PAGE as ERRORS
 from tests.headers import header_of
 
 PACKAGE = Path(__file__).parents[2] / "airflow_provider_rfr"
@@ -43,7 +44,7 @@ def test_a_page_is_what_the_declarations_give(name: str) -> None:
 
 
 def test_the_folder_has_no_other_page() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {*PAGES, "troubleshooting.md"}
+    assert {path.name for path in FOLDER.iterdir()} == {*PAGES, ERRORS.name}
 
 
 def test_each_part_of_a_source_has_a_heading_and_all_its_fields() -> None:

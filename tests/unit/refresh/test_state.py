@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from airflow_provider_rfr.exceptions import CatalogError, FencedError
+from airflow_provider_rfr.hooks.spark import _ROUND
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import part_of
@@ -22,6 +23,7 @@ from airflow_provider_rfr.refresh.inspection import status_of, statuses
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import (
     LedgerHeader,
+    Progress,
     RefreshState,
     State,
     TableStatus,
@@ -127,6 +129,10 @@ def test_pace_and_time_left_are_those_of_the_attempt() -> None:
     fields = {"began_at": after(100), "progressed_at": after(110), "found_pages": 600, "found_partitions": 4}
     content = TableStatus(NAME, "", State.READING, "", header(115, pages=700, partitions_done=6, **fields)).to_json()
     assert (content["pages_per_second"], content["seconds_left"]) == (10.0, 10)
+
+
+def test_the_operator_recognises_the_line_that_the_driver_prints_after_a_round() -> None:
+    assert _ROUND.match(Progress.of(header(10)).line("orders"))
 
 
 def test_the_time_left_is_by_records_where_the_first_of_many_partitions_is_complete() -> None:
