@@ -15,9 +15,10 @@ import pytest
 from airflow_provider_rfr.exceptions import RefreshFailedError, RefreshStoppedError, SparkJobError, TypeMismatchError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.refresh.config import parse_config
-from airflow_provider_rfr.refresh.rounds import divided
+from airflow_provider_rfr.refresh.round_task import TaskResult
+from airflow_provider_rfr.refresh.rounds import Rounds, StreamReader, divided
 from airflow_provider_rfr.refresh.side_by_side import StreamRuns
-from tests.soon import SOON
+from tests.soon import SOON, wait_until
 from tests.unit.refresh.in_driver import DriverOnly
 from tests.unit.refresh.test_rounds import Threads
 
@@ -190,7 +191,16 @@ def test_one_core_reads_several_streams_at_once(world: World) -> None:
     assert world.most_in_flight > 1
 
 
-def test_a_round_that_fails_ends_no_stream_that_waits_for_the_next_one(world: World) -> None:
+def test_a_round_that_fails_ends_no_stream_that_waits_for_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = {f"s{number}": chain(f"/s{number}") for number in range(5)}
+    take_part, asked_for_a_round = Rounds.take_part, set()
+
+    def noted(rounds: Rounds, reader: StreamReader, wanted: int) -> list[TaskResult]:
+        asked_for_a_round.add(reader.stream)
+        return take_part(rounds, reader, wanted)
+
     class FailsInTheSecondRound(Threads):
         rounds = 0
 
@@ -198,11 +208,11 @@ def test_a_round_that_fails_ends_no_stream_that_waits_for_the_next_one(world: Wo
             self.rounds += any(isinstance(item, tuple) for item in items)
             if self.rounds == 2:
                 raise SparkJobError("the job failed")
-            # Until all other streams wait, of which two get a thread.
-            time.sleep(1.0)
+            # Two of the streams that wait get a thread in the second round.
+            wait_until(lambda: asked_for_a_round == set(streams))
             return super().run(function, items)
 
-    streams = {f"s{number}": chain(f"/s{number}") for number in range(5)}
+    monkeypatch.setattr(Rounds, "take_part", noted)
     world.run(streams, cluster=FailsInTheSecondRound(), head_start=False, concurrency=2, streams_at_once=5)
     assert [type(error) for error in world.errors.values()] == [SparkJobError, SparkJobError]
     published = set(streams) - set(world.errors)
