@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _LONGEST_NUMBER: Final = 100
+_MOST_MERGED: Final = 20_000
 _PREFIX: Final = "tag:yaml.org,2002:"
 _TAGS: Final = (None, *(f"{_PREFIX}{kind}" for kind in ("str", "map", "seq")))
 _INT: Final = re.compile(r"[-+]?[0-9]+$")
@@ -66,12 +67,13 @@ class DocumentError(ValueError):
 
 
 class StrictLoader(yaml.SafeLoader):
-    """A YAML loader that refuses tags and duplicate keys.
+    """A YAML loader that refuses tags, duplicate keys, and more than :data:`_MOST_MERGED` merged keys.
 
     :ivar explicit: whether anchors, and keys that are not text, are refused, too
     """
 
     explicit = False
+    _merged = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -81,16 +83,30 @@ class StrictLoader(yaml.SafeLoader):
             raise _at(event.start_mark, "tags are not read; leave it out")
         return super().compose_node(parent, index)
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Copy merged keys into the mapping, but refuse merges of merges, by which a few lines make any number."""
+        for key, value in node.value:
+            if key.tag == f"{_PREFIX}merge":
+                for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(part, yaml.MappingNode):
+                        self.flatten_mapping(part)
+                        self._merged += len(part.value)
+                    if self._merged > _MOST_MERGED:
+                        raise _at(key.start_mark, f"merges make more than {_MOST_MERGED:,} keys; write fewer")
+        super().flatten_mapping(node)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[tuple[str, str]] = set()
+        seen: set[Any] = set()
         for key, _ in node.value:
             if self.explicit and key.tag != f"{_PREFIX}str":
                 raise _at(key.start_mark, "a key must be text; put it in quotes")
             if not isinstance(key, yaml.ScalarNode) or key.tag == f"{_PREFIX}merge":
                 continue
-            if (key.tag, key.value) in seen:
+            # By value: Python takes 1 and 1.0, and 1 and true, for the same key.
+            value = self.construct_object(key)
+            if value in seen:
                 raise _at(key.start_mark, "duplicate key", key.value)
-            seen.add((key.tag, key.value))
+            seen.add(value)
         return super().construct_mapping(node, deep)
 
 

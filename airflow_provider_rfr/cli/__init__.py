@@ -423,7 +423,7 @@ _SOURCE = (
         ARG_OUTPUT,
         group="source",
         module="source_check",
-        example="shop.yaml --api-conn-id shop",
+        example="shop.yaml --api-conn-id shop_api",
     ),
     _command(
         "read",

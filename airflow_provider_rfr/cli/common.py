@@ -169,7 +169,7 @@ def config_of(path: Path) -> Mapping[str, Any]:
             return config
     except OSError as error:
         problem = f"can't be read: {error.strerror}"
-    except (DocumentError, ValueError) as error:
+    except (DocumentError, ValueError, RecursionError) as error:
         # Not the message of the JSON parser, which may quote the text.
         problem = f"is not {'YAML' if isinstance(error, DocumentError) else 'JSON'}"
     raise ConfigurationError("--config", f"{path} {problem}", "write the fields of the source's configuration")

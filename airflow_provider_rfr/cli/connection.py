@@ -39,7 +39,7 @@ def alter(args: Namespace) -> int:
         try:
             file = args.parameters
             parameters = json.loads(sys.stdin.read() if file == Path("-") else file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             # Not the parser's message, which may quote the secrets.
             problem = f"can't be read: {type(error).__name__}"
             raise ConfigurationError("--parameters", problem, "name a JSON file") from None

@@ -399,6 +399,7 @@ def _control_store(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.store.engine import address_of
 
     hook = ControlStoreHook(args.control_store_conn_id)
+    address_of(hook.url.render_as_string(hide_password=False))
     # The query of the URL may hold a password as well.
     shown = hook.url.set(query={}).render_as_string(hide_password=True)
     try:
@@ -406,7 +407,6 @@ def _control_store(name: str, args: Namespace) -> Iterator[CheckResult]:
             within(_STORE_SECONDS, lambda: _write_to(hook))
             yield CheckResult(name, _OK, f"{shown} can be written")
             return
-        address_of(hook.url.render_as_string(hide_password=False))
         TemporaryFile(dir=Path(hook.url.database or "").parent).close()
         yield CheckResult(name, _OK, f"{shown} is made when it is used first")
     except (TimeoutError, DBAPIError) as error:

@@ -49,8 +49,8 @@ _OF_PAGES: Final = ("unfinished", "slowest", "skipped", "missing", "files", "fil
 
 
 @lake_command
-def list_refreshes(args: Namespace) -> None:
-    """Show the newest refresh of each table, those that need attention first."""
+def list_refreshes(args: Namespace) -> int:
+    """Show the newest refresh of each table, those that need attention first; exit code 1 if one can't be read."""
     from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.refresh.inspection import statuses
 
@@ -60,12 +60,12 @@ def list_refreshes(args: Namespace) -> None:
     for table in tables:
         if not any(status.table == table for status in refreshes):
             raise _none_of(table)
-    if print_data({"tables": [status.to_json() for status in refreshes]}, args):
-        return
-    print_columns([_row(status) for status in refreshes], "no table here has a ledger: nothing was refreshed yet")
-    for status in refreshes:
-        if status.state.value != "published":
-            say(f"{_name(status)}: {status.sentence}")
+    if not print_data({"tables": [status.to_json() for status in refreshes]}, args):
+        print_columns([_row(status) for status in refreshes], "no table here has a ledger: nothing was refreshed yet")
+        for status in refreshes:
+            if status.state.value != "published":
+                say(f"{_name(status)}: {status.sentence}")
+    return 1 if any(status.state.value == "unreadable" for status in refreshes) else 0
 
 
 @lake_command
@@ -81,7 +81,10 @@ def show(args: Namespace) -> int:
         details = None if status.header is None else answered(lambda: read_details(catalog, status))
     except RfrError as error:
         problem = error
-    target, sync = answered(lambda: read_target(catalog, status)) if details is None else (details.target, details.sync)
+    if details is None:
+        target, sync, is_unreadable = answered(lambda: read_target(catalog, status))
+    else:
+        target, sync, is_unreadable = details.target, details.sync, details.is_target_unreadable
     sample = _sample(catalog, status.table) if shows_rows() else None
     content = {
         **status.to_json(),
@@ -93,7 +96,7 @@ def show(args: Namespace) -> int:
         **({} if sample is None else {"sample": asdict(sample)}),
     }
     if not print_data(content, args):
-        _show_all(status, details, target, sync, sample)
+        _show_all(status, details, target, sync, sample, is_unreadable=is_unreadable)
     if problem is not None:
         print_error(problem)
     return 0 if problem is None and status.state.value != "unreadable" else 1
@@ -105,6 +108,8 @@ def _show_all(
     target: TableFacts | None,
     sync: SyncFacts | None,
     sample: TableSample | None,
+    *,
+    is_unreadable: bool,
 ) -> None:
     """Print the facts in the order and with the terms of the page in Airflow."""
     say(f"{_name(status)}: {status.state.value}")
@@ -118,7 +123,7 @@ def _show_all(
     _show_incremental(status, sync)
     if details is not None:
         _show_checks(header, details)
-    _show_table(header, target)
+    _show_table(target, is_unreadable=is_unreadable)
     if sample is not None:
         _show_rows(sample)
     print("\nWebhooks")
@@ -219,17 +224,18 @@ def _show_checks(header: LedgerHeader, details: RefreshDetails) -> None:
     say(f"Rows compared with the previous refresh: {header.compared_rows}")
     say("Publish refused: " + (f"yes: {header.error or ''}" if header.refused_under else "no"))
     say(f"Overlap checks: {header.overlap_checks:,}")
-    say(f"Pages skipped because of ignored errors: {details.skipped:,}")
+    sampled = "at least " if details.files_read < details.files else ""
+    say(f"Pages skipped because of ignored errors: {sampled}{details.skipped:,}")
     missing = "not known before everything is read" if details.missing is None else f"{details.missing:,}"
     say(f"Records missing by the API's own count: {missing}")
 
 
-def _show_table(header: LedgerHeader, target: TableFacts | None) -> None:
+def _show_table(target: TableFacts | None, *, is_unreadable: bool) -> None:
     from airflow_provider_rfr.refresh.state import size_in_words
 
     print("\nTable")
     if target is None:
-        say("The table can't be read now" if header.snapshot_id is not None else "The first publish creates the table")
+        say("The table can't be read now" if is_unreadable else "The first publish creates the table")
         return
     rows, files = quantity(target.rows or 0, "row"), quantity(target.files or 0, "file")
     size = f"{rows}, {files}, {size_in_words(target.bytes or 0)}"
@@ -507,6 +513,8 @@ def expire(args: Namespace) -> int:
     from airflow_provider_rfr.lake.expiry import KIND
 
     catalog, names = _tables(args, KIND)
+    if args.release:
+        _check_holders(catalog, names, args)
     rows, failed = _of_each(names, lambda name: _expired(catalog, name, args))
     print_value(rows, args, "no table here is ours")
     if not (args.tables or args.dry_run):
@@ -514,14 +522,35 @@ def expire(args: Namespace) -> int:
     return 1 if failed or any(row["undeleted"] for row in rows) else 0
 
 
+def _check_holders(catalog: Catalog, names: Sequence[str], args: Namespace) -> None:
+    """Check, before anything is released, that each named table has the holds; without names, that some table has.
+
+    :raises ConfigurationError: there is no such holder
+    """
+    from airflow_provider_rfr.lake.catalog import load_table
+    from airflow_provider_rfr.lake.expiry import HOLD
+
+    holders = {}
+    for name in names:
+        table = load_table(catalog, name)
+        properties = () if table is None else table.properties
+        holders[name] = {key.removeprefix(HOLD) for key in properties if key.startswith(HOLD)}
+    places = holders if args.tables else {"any table": set().union(*holders.values())}
+    for place, known in places.items():
+        if unknown := [holder for holder in args.release if holder not in known]:
+            remedy = f"one of {', '.join(sorted(known))}" if known else "nothing holds any"
+            problem = f"nothing called {unknown[0]!r} holds snapshots of {place}"
+            raise ConfigurationError("--release", problem, remedy)
+
+
 def _expired(catalog: Catalog, name: str, args: Namespace) -> list[dict[str, Any]]:
     """Expire a table's snapshots, and return one row; none for a ledger, unless it is named.
 
-    :raises ConfigurationError: there is no such table, or no such holder
+    :raises ConfigurationError: there is no such table
     """
     from airflow_provider_rfr.lake.catalog import load_table
     from airflow_provider_rfr.lake.commits import write_table_properties
-    from airflow_provider_rfr.lake.expiry import HOLD, expire_table, hold_property, is_ours
+    from airflow_provider_rfr.lake.expiry import expire_table, hold_property, is_ours
 
     table = load_table(catalog, name)
     if table is None:
@@ -529,14 +558,10 @@ def _expired(catalog: Catalog, name: str, args: Namespace) -> list[dict[str, Any
     # A named table is always expired. The list of all tables includes ledgers, which expire by themselves.
     if not args.tables and not is_ours(table.properties):
         return []
-    if args.release and not args.dry_run:
-        holders = sorted(key.removeprefix(HOLD) for key in table.properties if key.startswith(HOLD))
-        if unknown := [holder for holder in args.release if holder not in holders]:
-            remedy = f"one of {', '.join(holders)}" if holders else "nothing holds any"
-            problem = f"nothing called {unknown[0]!r} holds snapshots of {name}"
-            raise ConfigurationError("--release", problem, remedy)
-        write_table_properties(catalog, name, {hold_property(holder): None for holder in args.release})
-    done = expire_table(catalog, name, dry_run=args.dry_run)
+    released = [holder for holder in args.release or () if hold_property(holder) in table.properties]
+    if released and not args.dry_run:
+        write_table_properties(catalog, name, {hold_property(holder): None for holder in released})
+    done = expire_table(catalog, name, dry_run=args.dry_run, released=released)
     held = ", ".join(f"{holder} ({count})" for holder, count in done.held.items())
     row = {"table": name, "snapshots": done.snapshots, "files": done.files, "undeleted": done.undeleted}
     return [{**row, "held": held or None}]

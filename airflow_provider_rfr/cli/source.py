@@ -101,7 +101,7 @@ def _states(file: Path) -> list[Any]:
         return []
     except OSError as error:
         raise ConfigurationError("--state-file", f"{file} can't be read: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         states = None
     if not isinstance(states, list) or not all(isinstance(state, Mapping) for state in states):
         raise ConfigurationError("--state-file", f"{file} is not a JSON array of states", "name a new file")

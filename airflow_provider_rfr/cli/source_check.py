@@ -100,7 +100,7 @@ def check(args: Namespace) -> int:
 def _names(source: Mapping[str, Any]) -> list[str]:
     """Return the names of the streams, also of those that can't be built; some manifests ask the API for them.
 
-    :raises ConfigurationError: the document is wrong
+    :raises ConfigurationError: the document or the code is wrong
     """
     from airflow_provider_rfr.streams.loader import inline_source, load_streams
     from airflow_provider_rfr.streams.rest.definition import streams_by_name
@@ -113,7 +113,13 @@ def _names(source: Mapping[str, Any]) -> list[str]:
         reports = check_manifest(source)
         if all(report.resumable is not None for report in reports):
             return [report.name for report in reports]
-    return list(load_streams(source))
+    try:
+        return list(load_streams(source))
+    except RfrError:
+        raise
+    except Exception as error:  # noqa: BLE001 - code of the source may raise anything, with anything in its text
+        problem = f"building its streams failed with {type(error).__name__}"
+        raise ConfigurationError("source.class", problem, _REMEDY) from None
 
 
 def _of_manifest(source: Mapping[str, Any], args: Namespace) -> list[tuple[str, _Work]]:

@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 from airflow_provider_rfr.cli.common import answered, lake_command, lake_of, print_data, say
 from airflow_provider_rfr.exceptions import ConfigurationError
-
-if TYPE_CHECKING:
-    from airflow_provider_rfr.streams.core import Stream
 
 
 @lake_command
 def show_state(args: Namespace) -> int:
     """Print the state as JSON; exit code 1 if the table has none."""
     from airflow_provider_rfr.lake.sync_state import has_lost_state, load_existing, read_state
+    from airflow_provider_rfr.lake.types import check_identifier
 
+    name = check_identifier(args.table, "table")
     catalog = lake_of(args)
-    table = answered(lambda: load_existing(catalog, args.table))
+    table = answered(lambda: load_existing(catalog, name))
     state = answered(lambda: read_state(table))
     if state is None:
         if not print_data(None, args):
@@ -39,9 +36,10 @@ def show_state(args: Namespace) -> int:
 def set_state(args: Namespace) -> None:
     """Set the state from a file, or from standard input, in an empty snapshot of its own."""
     from airflow_provider_rfr.lake.sync_state import SyncState, write_state
+    from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.refresh.sync import check_values
 
-    place = args.file or "standard input"
+    place, table = args.file or "standard input", check_identifier(args.table, "table")
     try:
         text = sys.stdin.read() if args.file is None else args.file.read_text(encoding="utf-8")
         state = SyncState.from_json(json.loads(text))
@@ -51,9 +49,9 @@ def set_state(args: Namespace) -> None:
         raise ConfigurationError("file", f"{place} is not JSON: {error}", "write what `state show` prints") from None
     check_values(state, datetime.now(timezone.utc))
     catalog = lake_of(args)
-    snapshot_id = answered(lambda: write_state(catalog, args.table, state))
-    if not print_data({"table": args.table, "snapshot_id": str(snapshot_id)}, args):
-        say(f"Set the state of {args.table} in snapshot {snapshot_id}; the next sync starts from it")
+    snapshot_id = answered(lambda: write_state(catalog, table, state))
+    if not print_data({"table": table, "snapshot_id": str(snapshot_id)}, args):
+        say(f"Set the state of {table} in snapshot {snapshot_id}; the next sync starts from it")
 
 
 @lake_command
@@ -61,34 +59,33 @@ def import_state(args: Namespace) -> None:
     """Set the state that another tool has reached, converted so that a sync of the source's stream continues it."""
     from airflow_provider_rfr.cli.source import source_of
     from airflow_provider_rfr.lake.sync_state import load_existing, write_state
+    from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.operators.connections import api_addresses
     from airflow_provider_rfr.refresh.foreign_states import check_table, choose, converted, states_in
     from airflow_provider_rfr.streams.loader import load_stream, load_streams
     from airflow_provider_rfr.streams.paged import as_paged
 
+    table = check_identifier(args.table, "table")
     try:
         states = states_in(args.state.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError("state", f"{args.state} can't be read: {error}", "name a file with a state") from None
-    foreign, name = choose(states, args.stream), args.name or args.stream
+    chosen, foreign = choose(states, args.stream)
     source = source_of(args.source, args)
     if foreign.tool == "dlt" and "manifest" in source:
         remedy = "use a definition of ours as the source, or a full refresh"
         raise ConfigurationError("--source", "a manifest can't continue the state of a dlt pipeline", remedy)
-    stream = as_paged(load_stream(source, name) if name else _only(load_streams(source)))
+    if args.name is None and chosen not in (streams := load_streams(source)):
+        problem = f"is needed: the source has no stream {chosen!r}"
+        raise ConfigurationError("--as", problem, f"one of {', '.join(streams)}")
+    stream = as_paged(load_stream(source, args.name or chosen))
     state = converted(foreign, stream)
     # Without the name of the API to which the connection leads now, this would count as a state of the former API.
     if names := [place["upstream"] for place in api_addresses(args.api_conn_id) if "upstream" in place]:
         state = replace(state, rules={**state.rules, "upstream": names[-1]})
     catalog = lake_of(args)
-    answered(lambda: check_table(stream, load_existing(catalog, args.table)))
-    snapshot_id = answered(lambda: write_state(catalog, args.table, state))
-    if not print_data({"table": args.table, "snapshot_id": str(snapshot_id), "state": state.to_json()}, args):
+    answered(lambda: check_table(stream, load_existing(catalog, table)))
+    snapshot_id = answered(lambda: write_state(catalog, table, state))
+    if not print_data({"table": table, "snapshot_id": str(snapshot_id), "state": state.to_json()}, args):
         print(json.dumps(state.to_json(), indent=2))
-        say(f"Set the state of {args.table} in snapshot {snapshot_id}; the next sync starts from it")
-
-
-def _only(streams: Mapping[str, Stream]) -> Stream:
-    if len(streams) > 1:
-        raise ConfigurationError("--as", "is needed: the source has several streams", f"one of {', '.join(streams)}")
-    return next(iter(streams.values()))
+        say(f"Set the state of {table} in snapshot {snapshot_id}; the next sync starts from it")

@@ -258,6 +258,9 @@ def _check_settings(settings: LakeSettings) -> None:
     except ValueError:
         # Without the library's message: the text that it takes for the port may be a part of a password.
         raise ConfigurationError("lake.properties.uri", "its port is not a number", _DATABASE_ADDRESS) from None
+    if "@" in (uri.host or ""):
+        # The host has the end of the password, which the database's driver would show in its error.
+        raise ConfigurationError("lake.properties.uri", "has an @ in its user or password", "write it as %40")
     path = uri.database or ""
     on_disk = uri.get_backend_name() == "sqlite" and path not in ("", ":memory:") and not path.startswith("file:")
     if on_disk and not Path(path).parent.is_dir():

@@ -134,13 +134,16 @@ def hold_property(holder: str) -> str:
     return HOLD + holder
 
 
-def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: int | None = None) -> _Expired:
+def expire_table(
+    catalog: Catalog, name: str, *, dry_run: bool = False, released: Collection[str] = (), now_ms: int | None = None
+) -> _Expired:
     """Expire the snapshots that the table's properties do not keep, and delete their files.
 
     Do nothing if there is no table. This is safe beside other writers and expiries: the commit is refused if a branch
     or a tag has moved, and no file is deleted that a remaining snapshot names.
 
     :param dry_run: return the plan, and change nothing
+    :param released: holders whose holds do not count
     :param now_ms: milliseconds since 1970; None for now
     :raises ConfigurationError: a property of the table is not a number
     :raises OSError: the store does not answer, or a file that the table needs is missing
@@ -151,7 +154,9 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
         # Iceberg's own switch, for tables whose files may belong to another table, too.
         if table is None or table.properties.get("gc.enabled", "true").lower() == "false":
             return _Expired()
-        plan = _plan_expiry(table.metadata, int(time.time() * 1000) if now_ms is None else now_ms)
+        properties = {key: value for key, value in table.properties.items() if key.removeprefix(HOLD) not in released}
+        metadata = table.metadata.model_copy(update={"properties": properties})
+        plan = _plan_expiry(metadata, int(time.time() * 1000) if now_ms is None else now_ms)
         # Another expiry may have deleted files that the metadata loaded here still names.
         with stale_files_are_conflicts(catalog, name, table):
             if dry_run:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.documents import read_yaml, suggestion
+from airflow_provider_rfr.documents import DocumentError, read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import (
     RUN_SETTINGS,
@@ -323,7 +323,10 @@ def stream_names(streams: Any) -> list[str]:
     """
     if isinstance(streams, str):
         text = streams.strip()
-        streams = read_yaml(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+        try:
+            streams = read_yaml(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+        except DocumentError as error:
+            raise ConfigurationError("streams", f"{text!r} {error.problem}", 'write e.g. ["orders"]') from None
     if not isinstance(streams, Sequence) or not all(isinstance(name, str) for name in streams):
         raise ConfigurationError("streams", f"{streams!r} is not a list of names", 'write e.g. ["orders"]')
     return [name for name in streams if name]

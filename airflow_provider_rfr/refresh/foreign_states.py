@@ -173,8 +173,8 @@ def _mapping(value: Any, place: str) -> Mapping[str, Any]:
     return value
 
 
-def choose(states: Mapping[str, ForeignState], name: str | None) -> ForeignState:
-    """Return the state of the named stream; without a name, the only state.
+def choose(states: Mapping[str, ForeignState], name: str | None) -> tuple[str, ForeignState]:
+    """Return name and state of the named stream; without a name, those of the only state.
 
     :raises ConfigurationError: there is none, or a name is needed
     """
@@ -183,7 +183,7 @@ def choose(states: Mapping[str, ForeignState], name: str | None) -> ForeignState
         raise ConfigurationError("--stream", f"is needed: the file has {len(states)} streams", f"one of {named}")
     if name is not None and name not in states:
         raise ConfigurationError("--stream", f"the file has no state of {name!r}", f"one of {named}")
-    return states[name] if name is not None else next(iter(states.values()))
+    return (name, states[name]) if name is not None else next(iter(states.items()))
 
 
 def converted(state: ForeignState, stream: PagedStream) -> SyncState:

@@ -171,8 +171,8 @@ class RefreshDetails:
     :ivar missing: records that the API counted but did not send; None before everything is read
     :ivar files: number of ledger files with pages
     :ivar files_read: number of these that were read. If it is smaller, the curve is scaled to all pages, partitions
-        have the figures of the sample, and ``unfinished`` is empty
-    :ivar target: facts of the table that is refreshed; None before its first publish
+        and attempts have the figures of the sample, as has ``skipped``, and ``unfinished`` is empty
+    :ivar target: facts of the table that is refreshed; None before its first publish, and if it can't be read
     :ivar sync: state of that table's incremental sync; None if it was never synced incrementally
     """
 
@@ -186,6 +186,7 @@ class RefreshDetails:
     files_read: int
     target: TableFacts | None = None
     sync: SyncFacts | None = None
+    is_target_unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +226,17 @@ class SyncFacts:
         return {**asdict(self), "changed_at": self.changed_at and self.changed_at.isoformat()}
 
 
-def read_target(catalog: Catalog, status: TableStatus) -> tuple[TableFacts | None, SyncFacts | None]:
-    """Return the facts of the refreshed table, and of its incremental sync; None for each that is missing."""
+def read_target(catalog: Catalog, status: TableStatus) -> tuple[TableFacts | None, SyncFacts | None, bool]:
+    """Return the facts of the refreshed table and of its incremental sync, and whether the table can't be read.
+
+    The facts are None where there is no table or no sync, and where the table can't be read.
+    """
     try:
         table = load_table(catalog, status.table)
-        if table is not None:
-            return facts_of(status.table, table), _sync_of(table)
+        return (None, None, False) if table is None else (facts_of(status.table, table), _sync_of(table), False)
     except Exception as error:  # noqa: BLE001 - what is wrong with the target hides nothing of the refresh
         _log.debug("the target %s can't be read", status.table, exc_info=error)
-    return None, None
+    return None, None, True
 
 
 def _sync_of(table: Table) -> SyncFacts | None:
@@ -266,8 +269,9 @@ def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None
     read = sorted(files)[:: max(1, -(-len(files) // _MOST_FILES))]
     tables = table.read(read, _COLUMNS)
     rows = pa.concat_tables(tables) if tables else None
-    facts, sync = read_target(catalog, status)
-    return replace(_details_of(header, rows, len(files), len(read)), target=facts, sync=sync)
+    facts, sync, is_unreadable = read_target(catalog, status)
+    details = _details_of(header, rows, len(files), len(read))
+    return replace(details, target=facts, sync=sync, is_target_unreadable=is_unreadable)
 
 
 def _identity(header: LedgerHeader) -> tuple[int, str | None]:

@@ -7,6 +7,7 @@ built-in objects with the registry, the last deploys, and the plan of a deploy.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.store.deploys import Deploy, JournalStep
     from airflow_provider_rfr.web.access import Viewer
 
+_OF_READY_DAG: Final = re.compile(r" of DAG deliver_webhooks(?: \(|$)")
 _ATTEMPTS: Final = 200
 _ATTEMPTS_READ: Final = 1000
 """More attempts than are shown, because some may be of DAGs that the viewer may not see."""
@@ -69,7 +71,7 @@ class EndpointView:
     @property
     def is_of_ready_dag(self) -> bool:
         """Tell whether the DAG ``deliver_webhooks`` sends to it."""
-        return self.lake == LakeHook.default_conn_name and " of DAG deliver_webhooks" in self.place
+        return self.lake == LakeHook.default_conn_name and bool(_OF_READY_DAG.search(self.place))
 
 
 @dataclass(frozen=True, slots=True)

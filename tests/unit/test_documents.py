@@ -52,6 +52,10 @@ VALUE = {
 }
 
 
+#: Each mapping merges the one before ten times.
+BOMB = "[&0 {k: 1}, " + ", ".join(f"&{n} {{<<: [{', '.join([f'*{n - 1}'] * 10)}]}}" for n in range(1, 11)) + "]"
+
+
 def of_builtins(text: str) -> Any:
     (document,) = documents(text)
     assert not document.flaws
@@ -72,6 +76,9 @@ def test_a_text_means_the_same_to_every_reader(read: Callable[[str], Any]) -> No
     [
         ("a: 1\nb: 2\na: 3\n", "line 3, column 1: duplicate key", "a"),
         ("x: {k: 1, k: 2}", "line 1, column 11: duplicate key", "k"),
+        ("{1: a, 1.0: b}", "line 1, column 8: duplicate key", "1.0"),
+        ("{true: a, True: b}", "line 1, column 11: duplicate key", "True"),
+        (BOMB, "line 1, column 221: merges make more than 20,000 keys; write fewer", None),
         ("a: [canary", "line 1, column 11: is not YAML", None),
         ("a: !!int canary", "line 1, column 4: tags are not read; leave it out", None),
         ("a: !!python/object:os.x {}", "line 1, column 4: tags are not read; leave it out", None),

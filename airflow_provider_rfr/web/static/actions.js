@@ -87,8 +87,13 @@ async function prepare() {
 async function send() {
   // Not again after a lost answer: the first request may have made the run.
   if (!current.isTried) {
-    await refresh(true);
-    if (document.getElementById(current.button)?.textContent !== confirming.textContent) {
+    if (!(await refresh(true))) {
+      refuse("The page can't be loaded, so nothing was done.");
+      confirming.disabled = false;
+      return;
+    }
+    // The whole request: another run may have taken the table over, or another publish may have been refused.
+    if (document.getElementById(current.button)?.dataset.request !== current.shown) {
       refuse("Its state has changed meanwhile, so nothing was done.");
       return;
     }
@@ -128,7 +133,7 @@ async function attempt(step, lost) {
 }
 
 function ask(button) {
-  current = { ...JSON.parse(button.dataset.request), button: button.id };
+  current = { ...JSON.parse(button.dataset.request), button: button.id, shown: button.dataset.request };
   document.getElementById("action-name").textContent = confirming.textContent = button.textContent;
   document.getElementById("action-effect").textContent = current.effect;
   settings.hidden = true;

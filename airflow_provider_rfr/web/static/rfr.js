@@ -38,6 +38,7 @@ function again(live, found, element) {
   return others[same(live).indexOf(element)] ?? others[0];
 }
 
+// Returns false where the page's present state is not known. Without a session it returns true: an action is refused then.
 async function refresh(isAsked = false) {
   const asked = location.href;
   const live = document.getElementById("live");
@@ -49,25 +50,25 @@ async function refresh(isAsked = false) {
     text = await answer.text();
   } catch (error) {
     tell("Airflow does not answer; what is shown may be old.");
-    return;
+    return false;
   }
   if (answer.status === 401) {
     tell("You are logged out; log in to Airflow and load this page again.");
-    return;
+    return true;
   }
   const found = new DOMParser().parseFromString(text, "text/html").getElementById("live");
   const selection = document.getSelection();
   if (found === null || !answer.ok) {
     tell(found === null ? "Airflow has an error; what is shown may be old." : found.textContent.trim());
-    return;
+    return false;
   }
   tell("");
   if (asked !== location.href) {
-    return; // the filter was changed meanwhile
+    return false; // the filter was changed meanwhile
   }
   // What somebody is copying stays.
   if (!isAsked && selection !== null && !selection.isCollapsed && live.contains(selection.anchorNode)) {
-    return;
+    return true;
   }
   for (const open of live.querySelectorAll("details[open][id]")) {
     found.querySelector("#" + CSS.escape(open.id))?.setAttribute("open", "");
@@ -82,6 +83,7 @@ async function refresh(isAsked = false) {
   if (wasHidden) {
     hideTip(); // it was sent away with Escape
   }
+  return true;
 }
 
 async function keepFresh() {

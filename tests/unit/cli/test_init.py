@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from airflow.secrets.local_filesystem import load_connections_dict
+from packaging.requirements import Requirement
 
 from airflow_provider_rfr.refresh.cluster import EXECUTOR_PACKAGES
 from airflow_provider_rfr.sample_api import SampleApi, Sizes
@@ -67,7 +68,7 @@ def test_get_started_has_the_commands_that_it_prints(command: Rfr, tmp_path: Pat
     assert {name for name in WRITTEN if f"\n| `{name}` |" in page} == WRITTEN
 
 
-def test_get_started_names_the_extras_and_what_executors_need() -> None:
+def test_get_started_names_the_extras() -> None:
     page = (ROOT / "docs" / "get_started.md").read_text()
     extras = re.search(
         r"\[project\.optional-dependencies\]\n(.*?)\n\[", (ROOT / "pyproject.toml").read_text(), re.DOTALL
@@ -75,8 +76,15 @@ def test_get_started_names_the_extras_and_what_executors_need() -> None:
     assert extras is not None
     for name in set(re.findall(r"^(\w+) = ", extras[1], re.MULTILINE)) - {"dev", "pyspark"}:
         assert re.search(rf"^\| .*`{name}`.* \|", page, re.MULTILINE), name
-    [row] = re.findall(r"^\| Spark's executors \|(.*)$", page, re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", row)) == set(EXECUTOR_PACKAGES.values())
+
+
+def test_the_page_on_clusters_has_the_executors_packages_with_their_versions() -> None:
+    [block] = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "clusters.md").read_text(), re.DOTALL)
+    listed = {need.name: need.specifier for need in map(Requirement, block.split())}
+    project = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("\n]")[0]
+    needs = [Requirement(text) for text in re.findall(r'^    "([^"]+)",', project, re.MULTILINE)]
+    assert listed == {need.name: need.specifier for need in needs if need.name in EXECUTOR_PACKAGES.values()}
+    assert set(listed) == set(EXECUTOR_PACKAGES.values())
 
 
 def test_the_dags_parse(command: Rfr, tmp_path: Path) -> None:
@@ -97,6 +105,22 @@ def test_the_source_reads_the_sample_api(command: Rfr, tmp_path: Path, monkeypat
         monkeypatch.setenv("AIRFLOW_CONN_SHOP_API", json.dumps({**connection, "host": api.base_url}))
         told = command("source", "check", tmp_path / "shop.yaml", "--api-conn-id", "shop_api", "--json").json
     assert [(one["stream"], one["records"]) for one in told["streams"]] == [("customers", 100), ("orders", 100)]
+
+
+@pytest.mark.test
+def test_the_stream_of_the_page_on_syncs_fits_into_the_source(
+    command: Rfr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("init", tmp_path)
+    [block] = re.findall(r"```yaml\n(  shipments:.*?)```", (ROOT / "docs" / "incremental.md").read_text(), re.DOTALL)
+    with (tmp_path / "shop.yaml").open("a") as source:
+        source.write(block)
+    with SampleApi(Sizes(records=120), api_key="k") as api:
+        connection = {"conn_type": "rfr_api", "host": api.base_url, "password": "k"}
+        monkeypatch.setenv("AIRFLOW_CONN_SHOP_API", json.dumps(connection))
+        told = command("source", "check", tmp_path / "shop.yaml", "--api-conn-id", "shop_api", "--json").json
+    [shipments] = [one for one in told["streams"] if one["stream"] == "shipments"]
+    assert (shipments["records"], shipments["incremental"]) == (100, ["merge", "append"])
 
 
 def test_the_webhooks_are_a_triggers_block(command: Rfr, tmp_path: Path) -> None:

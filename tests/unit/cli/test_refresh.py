@@ -121,6 +121,13 @@ def test_one_refresh_is_shown_whole(lake: Lake, rfr: Rfr) -> None:
     assert "state: failed" in rfr("show", NAME, "--replace-where", where, "-o", "yaml").out
 
 
+def test_a_table_that_can_not_be_read_is_not_called_missing(lake: Lake, rfr: Rfr) -> None:
+    published(begun(lake.catalog))
+    lake.commit(NAME)
+    lake.lose_metadata(NAME)
+    assert "The table can't be read now" in rfr("show", NAME).out.splitlines()
+
+
 def test_history_lists_what_became_of_each_generation(lake: Lake, rfr: Rfr) -> None:
     published(begun(lake.catalog))
     begun(lake.catalog).end("TypeMismatchError: no number", refused_under="rules")
@@ -266,7 +273,7 @@ def test_watch_outlives_a_catalog_that_is_away_for_a_moment(
     looks[:] = [1] * 1
     monkeypatch.setattr(LedgerTable, "load", lambda *_: (_ for _ in ()).throw(ConnectionError("canary-7f1c")))
     rfr("watch", NAME, code=1)
-    said = rfr("list", NAME)
+    said = rfr("list", NAME, code=1)
     assert "The ledger can't be read: ConnectionError" in said.out
     assert "canary" not in said.out + said.err
 
@@ -342,6 +349,7 @@ def test_no_secret_of_the_lake_is_told_whatever_fails(
         ("http://127.0.0.1:1?token=canary-5c1e", "rest", "(http://127.0.0.1:1) failed"),
         ("http://127.0.0.1:1?token=a/canary-5c1e", "rest", "(http://127.0.0.1:1) failed"),
         ("postgresql+psycopg2://me:canary-5c1e@h:port/x", "sql", "lake.properties.uri: its port is not a number"),
+        ("postgresql+psycopg2://me:my@canary-5c1e@h/x", "sql", "lake.properties.uri: has an @ in its user or password"),
         ("postgresql+psycopg2://me@h:canary-5c1e/x", "sql", "lake.properties.uri: its port is not a number"),
     ],
 )
@@ -365,6 +373,7 @@ def test_a_part_s_ledger_that_can_not_be_read_is_told_as_such(
         raise LedgerError("it is broken")
 
     monkeypatch.setattr(inspection, "_header_now", broken)
+    assert "The ledger can't be read: it is broken" in rfr("list", code=1).out
     assert "The ledger can't be read: it is broken; see airflow rfr refresh list" in rfr("show", NAME, code=1).err
     assert "The ledger can't be read: it is broken" in rfr("history", NAME, "--replace-where", where, code=1).out
     found = rfr("history", NAME, "--replace-where", where, "--json", code=1).json

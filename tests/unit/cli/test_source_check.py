@@ -47,6 +47,9 @@ class Broken(Two):
 
 def streams(config):
     return [Two(), Days(), Broken()]
+
+def unset(config):
+    return [Two(config["canary-77c2-key"])]
 """
 
 
@@ -177,6 +180,7 @@ def test_streams_in_python_say_how_far_they_are_resumed(
     (tmp_path / "checked_code.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
     checked = by_name(check("--json", file="checked_code:streams", code=1))
+    assert "source.class: building its streams failed with KeyError;" in check(file="checked_code:unset", code=1).err
     sys.modules.pop("checked_code")
     assert (checked["two"]["records"], checked["two"]["resumable"]) == (2, "no")
     assert (checked["days"]["records"], checked["days"]["incremental"]) == (None, ["merge", "append"])

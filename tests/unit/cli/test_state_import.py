@@ -82,6 +82,16 @@ def test_a_stream_of_a_class_has_another_name_there(lake: Lake, rfr: Rfr, argume
     assert done["state"]["of_source"] == {"{}": {"updated_at": "2026-03-01T06:00:00Z"}}
 
 
+def test_a_stream_of_another_name_has_to_be_named(rfr: Rfr, arguments: list[str], tmp_path: Path) -> None:
+    only_invoices = SHOP.replace("orders:", "invoices:").replace("  customers", "  # customers")
+    (tmp_path / "shop.yaml").write_text(only_invoices)
+    said = rfr(*arguments, "--stream", "orders", code=1).err
+    assert "--as: is needed: the source has no stream 'orders'; one of invoices" in said
+    assert "table: raw.orders does not exist" in rfr(*arguments, "--stream", "orders", "--as", "invoices", code=1).err
+    arguments[1] = "orders"
+    assert "table: 'orders' is not a table name" in rfr(*arguments, "--stream", "orders", code=1).err
+
+
 @pytest.mark.parametrize(
     ("more", "columns"),
     [

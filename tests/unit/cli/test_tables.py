@@ -11,7 +11,7 @@ from pyiceberg.types import NestedField, StringType
 
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import create_table
-from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, hold_property
+from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, KIND, hold_property
 from airflow_provider_rfr.store.engine import open_store
 from tests.unit.cli.calls import Rfr
 from tests.unit.refresh.test_maintenance import ledger_of, let_all_go, publish
@@ -105,8 +105,13 @@ def test_who_holds_snapshots_is_told_and_can_be_released(lake: Lake, rfr: Rfr) -
     assert (first["snapshots"], first["held"]) == (1, "webhook.erp (1)")
     error = rfr("expire", NAME, "--release", "erp", code=1).err
     assert "nothing called 'erp' holds snapshots of raw.daily; one of webhook.erp" in error
-    [released] = rfr("expire", NAME, "--release", "webhook.erp", "-o", "json").json
-    assert released["snapshots"] == 1 and snapshots(lake) == 1
+    assert "nothing called 'erp' holds snapshots of any table" in rfr("expire", "--release", "erp", code=1).err
+    # The first table by its name, which nothing holds.
+    lake.catalog.create_table("raw.a", Schema(), properties={KIND: "table"})
+    planned = rfr("expire", "--release", "webhook.erp", "--dry-run", "-o", "json").json
+    assert [row["snapshots"] for row in planned] == [0, 1] and snapshots(lake) == 2
+    released = rfr("expire", "--release", "webhook.erp", "-o", "json").json
+    assert [row["snapshots"] for row in released] == [0, 1] and snapshots(lake) == 1
 
 
 def test_ledgers_of_parts_are_listed_with_the_refreshes_and_dropped(lake: Lake, command: Rfr, rfr: Rfr) -> None:

@@ -193,6 +193,8 @@ def test_a_name_is_kept_where_the_whole_target_is_a_tables_name() -> None:
     assert tables_of(["Ad Sets"], "raw.orders") == {"Ad Sets": "raw.orders"}
     with raises(ConfigurationError):
         tables_of(["ааа!"], "raw.{stream}")
+    with raises(ConfigurationError):
+        stream_names("[orders")
 
 
 def test_two_streams_of_one_table_are_refused_by_their_names() -> None:

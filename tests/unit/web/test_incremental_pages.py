@@ -147,7 +147,7 @@ def test_the_state_of_several_partitions_is_shown_by_their_number_and_its_span(s
     shop.sync()
     status = status_of(shop.catalog, TABLE)
     assert status is not None
-    _, sync = read_target(shop.catalog, status)
+    _, sync, _ = read_target(shop.catalog, status)
     assert sync is not None
     assert sync.partitions == 2
     span = "between 2024-01-01T00:00:05.000000Z and 2024-01-01T00:00:09.000000Z"
@@ -163,7 +163,7 @@ def test_the_state_changed_when_a_commit_last_brought_another_one(shop: Shop) ->
     assert shop.table.current_snapshot().timestamp_ms > moved
     status = status_of(shop.catalog, TABLE)
     assert status is not None
-    _, sync = read_target(shop.catalog, status)
+    _, sync, _ = read_target(shop.catalog, status)
     assert sync is not None
     assert sync.changed_at == datetime.fromtimestamp(moved / 1000, timezone.utc)
 

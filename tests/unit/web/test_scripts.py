@@ -75,3 +75,22 @@ def test_a_refused_request_tells_who_is_logged_out_from_who_has_no_right(
     problem = page.locator("#action-problem")
     problem.wait_for()
     assert problem.inner_text() == said
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"body": PAGE.format(json.dumps({**REQUEST, "url": "/api/v2/other"}), DIALOG)}, "Its state has changed"),
+        ({"status": 503, "body": "<div id='live'>The lake does not answer</div>"}, "The page can't be loaded"),
+    ],
+)
+def test_nothing_is_done_but_what_the_viewer_saw(page: Page, answer: dict[str, Any], said: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.locator("#do-stop").click()
+    page.route("**/rfr/", partial(_fulfill, content_type="text/html", **answer))
+    page.locator("#action-confirm").click()
+    problem = page.locator("#action-problem")
+    problem.wait_for()
+    assert problem.inner_text().startswith(said)
+    assert not [url for url in asked if "/api/v2/" in url]

@@ -298,7 +298,7 @@ def test_endpoints_are_paused_resumed_and_replayed_by_the_ready_dag_for_who_may_
         assert "and the right to start it" not in owner.get(path).text
 
 
-@pytest.mark.parametrize(("dag", "is_ready"), [("deliver_webhooks", True), ("hidden_dag", False)])
+@pytest.mark.parametrize(("dag", "is_ready"), [("deliver_webhooks", True), ("deliver_webhooks_eu", False)])
 def test_an_endpoint_s_page_says_which_task_sends_to_it_to_who_may_see_all_dags(
     login: Login, store: ControlStore, tmp_path: Path, dag: str, is_ready: bool
 ) -> None:
