@@ -26,6 +26,7 @@ from airflow_provider_rfr.refresh.config import is_reference, resolve_references
 from airflow_provider_rfr.refresh.pages import SeenColumns, encode_records, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
 from airflow_provider_rfr.streams.core import Page, Stream, unique_slices
+from airflow_provider_rfr.streams.incremental import DELETED_FIELD
 from airflow_provider_rfr.streams.loader import is_manifest, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged, iter_pages
 from airflow_provider_rfr.streams.rest.definition import read_document
@@ -97,7 +98,9 @@ def _first_columns(stream: PagedStream) -> SeenColumns:
 
 
 def _page_of(stream: Stream, partition: Mapping[str, Any], number: int, page: Page) -> LedgerPage:
-    return LedgerPage(stream.partition_key(partition), number, encode_records(page.records), len(page.records), 0)
+    """Return the page without records that the stream marks as deleted, as a full refresh publishes it."""
+    records = [record for record in page.records if record.get(DELETED_FIELD) is not True]
+    return LedgerPage(stream.partition_key(partition), number, encode_records(records), len(records), 0)
 
 
 @dataclass(frozen=True, slots=True)

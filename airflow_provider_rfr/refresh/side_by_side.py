@@ -6,6 +6,7 @@ Each parent stream is read once for all its child streams.
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 import threading
 from collections import defaultdict
@@ -13,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_provider_rfr.exceptions import RefreshStoppedError, RfrError
 from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog
@@ -167,7 +169,7 @@ class ParentPages:
     def __init__(self, loaded: Iterable[str]) -> None:
         self._ledgers: dict[str, Future[Ledger | None]] = {stream: Future() for stream in loaded}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._files: dict[str, IO[bytes]] = {}
+        self._files: dict[str, _StoredPages] = {}
 
     def end(self, stream: str, ledger: Ledger | None) -> None:
         """Record the end of a stream that the application loads.
@@ -187,20 +189,26 @@ class ParentPages:
             # There is no other child to keep the pages for.
             yield from read_all_pages(parent)
             return
+        # Nothing is yielded under the lock: a child that fails may never take the rest, and the others would wait.
         with self._locks[parent.name]:
-            if parent.name in self._files:
-                yield from _pages_in(self._files[parent.name])
-                return
-            # It has no name, so nothing is left of it after the process, however that ends.
-            file = tempfile.TemporaryFile()  # noqa: SIM115 - kept for the other children
-            for stream_slice, page in read_all_pages(parent):
-                file.write(dumps([stream_slice, page.records, page.request, page.skipped]) + b"\n")
-                yield stream_slice, page
-            self._files[parent.name] = file
+            if parent.name not in self._files:
+                self._files[parent.name] = _StoredPages(read_all_pages(parent))
+        yield from self._files[parent.name].read()
 
 
-def _pages_in(file: IO[bytes]) -> Iterator[_SlicedPage]:
-    file.seek(0)
-    for line in file:
-        stream_slice, records, request, skipped = loads(line)
-        yield stream_slice, Page(records, request=request, skipped=skipped)
+class _StoredPages:
+    """Pages in a temporary file, which any number of threads may read at once."""
+
+    def __init__(self, pages: Iterable[_SlicedPage]) -> None:
+        # It has no name, so nothing is left of it after the process, however that ends.
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - kept for the other children
+        self._ends = [0]
+        for stream_slice, page in pages:
+            line = dumps([stream_slice, page.records, page.request, page.skipped])
+            self._ends.append(self._ends[-1] + self._file.write(line))
+        self._file.flush()
+
+    def read(self) -> Iterator[_SlicedPage]:
+        for start, end in pairwise(self._ends):
+            stream_slice, records, request, skipped = loads(os.pread(self._file.fileno(), end - start, start))
+            yield stream_slice, Page(records, request=request, skipped=skipped)

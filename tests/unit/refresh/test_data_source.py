@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from airflow_provider_rfr.lake.schemas import iceberg_type, is_json_text, type_t
 from airflow_provider_rfr.refresh import data_source
 from airflow_provider_rfr.refresh.data_source import RowLayout, StreamScan, schema_of, spark_schema
 from airflow_provider_rfr.sample_api import SHOP
+from airflow_provider_rfr.streams import Stream
 from tests.unit.messages import check_messages, raises
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -191,6 +193,20 @@ def test_a_scan_travels_without_files_and_shows_no_secret(tmp_path: Path, monkey
     assert copied.source["secrets"] == {"pin": CANARY}
     assert copied.slices() == [{}]
     assert CANARY not in repr(copied)
+
+
+class Deleting(Stream):
+    primary_key = "id"
+
+    def read_records(self, stream_slice: Any = None, stream_state: Any = None) -> Iterator[dict[str, Any]]:
+        yield from ({"id": 1}, {"id": 2, "_rfr_deleted": True}, {"id": 3, "_rfr_deleted": False})
+
+
+def test_records_that_are_marked_as_deleted_are_no_rows() -> None:
+    layout = RowLayout.of(struct(("id", "long", True)))
+    scan = StreamScan({"class": f"{__name__}:Deleting"}, "deleting", layout)
+    [partition] = scan.slices()
+    assert pa.Table.from_batches(scan.batches(partition)).to_pylist() == [{"id": 1}, {"id": 3}]
 
 
 def test_an_error_is_shown_without_secrets_and_without_the_errors_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

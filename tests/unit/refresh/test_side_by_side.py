@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import RefreshFailedError, RefreshStoppedError, SparkJobError, TypeMismatchError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.refresh import ledger
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.round_task import TaskResult
 from airflow_provider_rfr.refresh.rounds import Rounds, StreamReader, divided
@@ -149,6 +150,23 @@ def test_a_parent_is_read_once_for_all_its_children(world: World, loaded: bool) 
     asked = world.asked("/teams")
     assert [asked[f"/teams?page={page}"] for page in range(1, 5)] == [1, 1, 1, 1]
     assert (world.rows("first"), world.rows("second")) == (PARENTS * PAGES, PARENTS * PAGES)
+
+
+def test_a_child_that_fails_while_it_lists_a_parent_keeps_none_of_the_others_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_OPENING_ROWS_A_FILE", 1)
+    write, failures = ledger.write_rows, iter([OSError("the store is away")])
+
+    def away_once(*arguments: Any, **more: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return write(*arguments, **more)
+
+    monkeypatch.setattr(ledger, "write_rows", away_once)
+    world.run({"first": children("/first"), "second": children("/second"), "teams": TEAMS}, "first", "second")
+    [failed] = world.errors
+    assert world.rows("second" if failed == "first" else "first") == PARENTS * PAGES
 
 
 def test_a_sync_asks_for_the_children_of_parents_that_did_not_change(world: World) -> None:
