@@ -94,8 +94,10 @@ def lock_requests() -> None:
     """Let the threads of a task send requests to Airflow one after another; call it before such a thread starts.
 
     Airflow 3.1 has no lock for this, nor has ``airflow dags test`` of any version. Two threads that send at once get
-    each other's answers, or wait forever. ``airflow dags test`` also removes ``SUPERVISOR_COMMS`` during a request, so
-    that another thread may find none.
+    each other's answers, or wait forever.
+
+    No lock helps against what ``airflow dags test`` does besides: it removes ``SUPERVISOR_COMMS`` during a request, so
+    that another thread finds no connection. Threads that look up connections must do so one after another themselves.
     """
     unlocked = [("supervisor", "InProcessSupervisorComms")]
     if not AIRFLOW_V_3_2_PLUS:

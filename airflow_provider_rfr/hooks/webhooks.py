@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseHook
 
+from airflow_provider_rfr.compat import lock_requests
 from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError, TriggerConfigError
 from airflow_provider_rfr.hooks.api import http_settings
@@ -205,6 +206,8 @@ class WebhookHook(BaseHook):
         from airflow_provider_rfr.webhooks.outbox import release_snapshots
 
         endpoints, retention = self._register_endpoints(tables), retention_seconds()
+        # The dispatcher's threads look up connections. Those that outlive an interrupt do so while the task ends.
+        lock_requests()
         dispatcher = self._dispatcher = Dispatcher(
             self.store,
             endpoints,

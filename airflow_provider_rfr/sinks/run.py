@@ -117,7 +117,8 @@ class HttpSender:
         until, longest = time.monotonic() + self._target.patience, 0.2
         while (busy := self._post(batch, request)) is not None:
             problem, asked = busy
-            wait = random.uniform(0, longest) if asked is None else asked
+            # At least the backoff: a target may always ask for a wait of 0.
+            wait = max(random.uniform(0, longest), asked or 0.0)
             longest *= 2
             if time.monotonic() + wait >= until:
                 raise SinkDeliveryError(batch.sink, f"{self._host} did not take batch {batch.id}: {problem}")

@@ -234,10 +234,14 @@ class Endpoint(TriggerModel):
 
     @property
     def address_digest(self) -> str:
-        """Return a digest of the address in the document: it changes with the address, and does not reveal it."""
+        """Return a digest of the address in the document: it changes with the address, and does not reveal it.
+
+        It has no secret parameter of a preset, and no tree, which may hold one: whoever reads the store could guess it.
+        """
         url = None if self.url is None else self.url.get_secret_value()
-        parameters = None if self.parameters is None else self.parameters.dump()
-        address = json.dumps([url, self.connection, self.preset, parameters], sort_keys=True)
+        parameters = {} if self.parameters is None else dict(self.parameters)
+        names = {name: value for name, value in parameters.items() if isinstance(value, (str, int))}
+        address = json.dumps([url, self.connection, self.preset, names], sort_keys=True)
         return hashlib.sha256(address.encode()).hexdigest()[:16]
 
     def accepts(self, status: int, body: bytes) -> bool:

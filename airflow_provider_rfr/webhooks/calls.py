@@ -120,6 +120,12 @@ class Call:
         return Masker(self.secrets)
 
     @property
+    def may_send_secrets(self) -> bool:
+        """Tell whether the body may hold a secret: a header that templates may print, or one of the preset."""
+        preset = self.endpoint.parameters
+        return bool(self.exposed) or (preset is not None and bool(preset.receiver.body_secrets))
+
+    @property
     def address_digest(self) -> str:
         """Return a digest that changes with the address and does not reveal it."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
@@ -323,7 +329,8 @@ def call_endpoint(
         result,
         detail=None if result.detail is None else call.masker.one_line(result.detail),
         answer=call.masker.kept(answer.body) if isinstance(answer, Answer) else None,
-        body_sha256=None if body is None else hashlib.sha256(body).hexdigest(),
+        # The rest of the body is known, so a secret in it could be guessed by the digest.
+        body_sha256=None if body is None or call.may_send_secrets else hashlib.sha256(body).hexdigest(),
         at=int(at * 1000),
         milliseconds=int((time.monotonic() - began) * 1000),
     )

@@ -46,6 +46,7 @@ from airflow_provider_rfr.webhooks.block import Endpoint, Ordering
 from airflow_provider_rfr.webhooks.calls import (
     Call,
     Connections,
+    ConnectionSettings,
     TokenKeeper,
     attempt,
     no_connections,
@@ -86,7 +87,8 @@ class CircuitBreaker:
 
     :ivar failures: failed attempts in a row, of any deliveries
     :ivar open_ms: milliseconds for which the last attempts opened it; 0 if they did not
-    :ivar gone: the endpoint answered 410, so the breaker stays open until the endpoint is enabled by hand
+    :ivar gone: one of the last attempts was answered with 410, so the endpoint is disabled. Only the store keeps that,
+        because a user may enable the endpoint at any time
     """
 
     failures: int = 0
@@ -105,7 +107,7 @@ class CircuitBreaker:
 
     def after(self, results: Iterable[Result]) -> CircuitBreaker:
         """Return the breaker after these attempts, in the order in which they ended."""
-        failures, open_ms, gone = self.failures, 0, self.gone
+        failures, open_ms, gone = self.failures, 0, False
         for result in results:
             gone = gone or result.reason == "gone"
             if result.ending is AttemptOutcome.DELIVERED:
@@ -476,6 +478,7 @@ class Dispatcher:
         self._store = store
         self._endpoints = dict(endpoints)
         self._connections = connections
+        self._lookup = threading.Lock()
         self._allowed_hosts = tuple(allowed_hosts)
         self._on_dead = on_dead
         self._notifies = notify_later or on_dead is not None
@@ -603,13 +606,18 @@ class Dispatcher:
 
     def _resolve(self, endpoint: Endpoint) -> Call:
         """Resolve the call of an endpoint. Tokens are kept between runs while address and credentials are the same."""
-        call = resolve(endpoint, self._connections, self._allowed_hosts)
+        call = resolve(endpoint, self._look_up, self._allowed_hosts)
         if call.tokens is None:
             return call
         step = call.tokens.step
         # Address and password are part of the key: a token must not be used after either changed.
         same = json.dumps([step.url, dict(step.body), endpoint.name, sorted(endpoint.allowed_hosts), call.verify])
         return replace(call, tokens=self._tokens.setdefault(same, call.tokens))
+
+    def _look_up(self, name: str) -> ConnectionSettings:
+        # One worker after another: while `airflow dags test` answers one thread, it has no connection for a second one.
+        with self._lookup:
+            return self._connections(name)
 
     def _notify(self, ids: Collection[int]) -> list[str]:
         return notify_dead_letters(self._store, ids, self._on_dead) if self._on_dead is not None and ids else []

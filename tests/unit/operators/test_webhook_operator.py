@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import inspect
 import json
 import logging
+import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import DAG
+from airflow.sdk.execution_time.comms import ConnectionResult, GetConnection
+from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms, set_supervisor_comms
 
 from airflow_provider_rfr.compat import AirflowRescheduleException
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, TriggerConfigError
@@ -369,6 +373,38 @@ def test_two_blocks_that_can_t_be_told_apart_are_refused_naming_both_places(lake
     assert not heard(receiver, "b")
     assert in_dag("team_b", {**teams[1], "name": "others"}).execute({})["delivered"] == 1
     assert in_dag("team_a", teams[0]).execute({})["delivered"] == 1
+
+
+@pytest.mark.parametrize("is_after_refresh", [False, True])
+def test_workers_ask_airflow_for_their_connections_one_after_another(
+    is_after_refresh: bool, commit: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``airflow dags test`` has no lock and, while it answers a thread, no connection for another one."""
+
+    class Supervisor:
+        def _handle_request(self, message: Any, *arguments: Any) -> None:
+            if isinstance(message, GetConnection):
+                time.sleep(0.2)
+                rest = dict.fromkeys(("schema", "login", "password", "port", "extra"))
+                host = f"{receiver.url}/{message.conn_id}"
+                answer = ConnectionResult(conn_id=message.conn_id, conn_type="rfr_http", host=host, **rest)
+            comms.messages.append(answer if isinstance(message, GetConnection) else None)
+
+    send: Any = inspect.unwrap(InProcessSupervisorComms.send)
+    monkeypatch.setattr(InProcessSupervisorComms, "send", send)
+    supervisor: Any = Supervisor()
+    comms = InProcessSupervisorComms(supervisor=supervisor)
+    endpoints = {name: {"connection": name, "payload": {"to": "{{trigger_name}}"}} for name in ("a", "b")}
+    task = operator({"config": endpoints})
+    with set_supervisor_comms(comms):
+        if is_after_refresh:
+            webhooks.deliver(task, {"config": endpoints}, "lake", ["raw.orders"])
+        else:
+            assert task.execute({}) == counts(enqueued=2, delivered=2)
+    heard = sorted((request.path, request.json["to"]) for request in receiver.requests)
+    assert heard == [("/a", "a"), ("/b", "b")]
+    # A thread may outlive the dispatcher, and then asks beside the task itself.
+    assert InProcessSupervisorComms.send is not send
 
 
 def test_an_address_that_is_edited_goes_on_with_what_is_pending(lake: Lake, receiver: Receiver) -> None:

@@ -99,6 +99,15 @@ def test_a_busy_endpoint_is_asked_again_when_it_says_so(posting: Scene, server: 
     assert len(server.received) == 3 and len(set(keys(server))) == 1
 
 
+def test_a_busy_endpoint_that_asks_for_no_wait_is_not_asked_without_end(posting: Scene, server: Receiver) -> None:
+    posting.target = replace(posting.target, patience=1)
+    server.answers(Reply(503, headers={"Retry-After": "0"}))
+    posting.add((1, "a"))
+    with raises(SinkDeliveryError):
+        posting.run()
+    assert len(server.received) < 30
+
+
 def test_an_acknowledgement_counts_however_slowly_its_body_comes(posting: Scene, server: Receiver) -> None:
     def drip(connection: socket) -> None:
         connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 100000\r\n\r\n")

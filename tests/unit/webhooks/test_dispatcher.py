@@ -300,6 +300,27 @@ def test_410_disables_the_endpoint_and_what_is_left_waits(post: Post, server: Re
     assert post.drain().delivered == 3
 
 
+def test_an_endpoint_that_is_resumed_after_a_410_stays_enabled(post: Post, server: Receiver) -> None:
+    """Also if its dispatcher was busy with another endpoint all the time."""
+
+    def disabled() -> list[str]:
+        return [row.key.trigger for row in operations.endpoints(post.store, "rfr") if row.disabled_at is not None]
+
+    def resume(request: Received) -> Reply:
+        wait_until(lambda: disabled() == ["gone"])
+        operations.resume(post.store, [key("gone")])
+        operations.replay(post.store, Selection(trigger="gone"))
+        return Reply(200)
+
+    with receiver() as busy:
+        busy.answers_by(resume)
+        server.answers(410, 200)
+        post.owe(busy.url, name="busy")
+        post.owe(server.url, 1, name="gone")
+        assert post.drain().delivered == 2
+    assert disabled() == []
+
+
 def test_an_endpoint_that_was_gone_is_called_at_its_new_address(post: Post, server: Receiver) -> None:
     with receiver() as old:
         old.answers(410)

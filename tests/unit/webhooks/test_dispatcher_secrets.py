@@ -145,6 +145,18 @@ def stored(folder: Path) -> str:
     return "\n".join(texts)
 
 
+def test_a_body_with_a_secret_has_no_digest_by_which_it_could_be_guessed(server: Receiver, tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/control.db")
+    written = document(server.url)["config"]
+    block = parse_triggers({"config": {name: written[name] for name in ("plain", "pager", "token")}})
+    endpoints = endpoints_of(LAKE, TABLE, block)
+    enqueue(store, events(1), endpoints)
+    assert loopback_dispatcher(store, endpoints).deliver_due().delivered == 3
+    rows = operations.deliveries(store)
+    digests = {row.key.trigger: operations.history(store, row.id)[0].body_sha256 for row in rows}
+    assert [name for name, digest in digests.items() if digest is not None] == ["token"]
+
+
 def test_no_error_that_is_raised_holds_one(server: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(f"sqlite:///{tmp_path}/control.db")
     endpoints = endpoints_of(LAKE, TABLE, parse_triggers(document(server.url)))

@@ -315,6 +315,18 @@ def test_what_an_endpoint_says_itself_goes_before_its_preset() -> None:
     assert body(templated) == {"k": "hunter2"}
 
 
+def test_the_stored_digest_of_an_address_holds_names_and_no_secret() -> None:
+    def digest(password: str, dag_id: str = "d") -> str:
+        parameters = {"dagId": dag_id, "username": "robot", "password": password, "conf": {"key": password}}
+        return endpoint("airflow-dag-run", parameters, url="https://a.example").address_digest
+
+    assert digest("hunter1") == digest("hunter2") != digest("hunter2", "other")
+    keys = [endpoint("pagerduty", {"routingKey": key}).address_digest for key in ("a", "b")]
+    assert keys[0] == keys[1]
+    jobs = [endpoint("databricks", {"jobId": job}, url="https://a.example").address_digest for job in (1, 2)]
+    assert jobs[0] != jobs[1]
+
+
 def test_no_other_secret_of_a_preset_can_be_printed() -> None:
     parameters = {"dagId": "d", "username": "u", "password": "hunter2", "conf": {"x": "{{preset.password}}"}}
     with pytest.raises(TriggerConfigError) as caught:
