@@ -122,6 +122,15 @@ class ConfigurationError(RfrError):
         return self.problems[0].place
 
 
+class StoreUnreachableError(ConfigurationError):
+    """The control store does not answer; either its address is wrong, or a later try reaches it."""
+
+    retryable = True
+    refuses_generation = False
+    exit_code = EXIT_FAILED
+    advice = ""
+
+
 class PreflightError(RfrError):
     """The machine lacks a requirement of a refresh; the message names the program or setting that is missing."""
 

@@ -108,7 +108,8 @@ def apply(
             plan = fresh if replan else ensure_current(plan, fresh)
             if blockers := plan.stopped_by():
                 raise BlockedPlanError(blockers)
-            work = DeployWork(uuid4().hex, plan, spec, recorded, catalog, lease, sql)
+            texts = {view.key: view.query for view in live.user_views}
+            work = DeployWork(uuid4().hex, plan, spec, recorded, catalog, lease, sql, texts)
             applied = _apply(work, store, actor, replan=replan)
     if applied.state == DeployState.DONE.value:
         # After the lease was given back: appending to the history takes seconds, and no deploy has to wait for that.

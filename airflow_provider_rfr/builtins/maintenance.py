@@ -40,13 +40,14 @@ from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import retry_conflicts
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange, purge_table
 from airflow_provider_rfr.lake.tables import TableEntry, ViewEntry, holds_views, list_tables, list_views
+from airflow_provider_rfr.lake.types import quoted
 from airflow_provider_rfr.sinks.run import needed_physicals, sink_states
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.engine import ControlStore, instant
 from airflow_provider_rfr.store.leases import Lease, acquire
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine
 
 
 log = logging.getLogger(__name__)
@@ -136,12 +137,28 @@ def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tup
     return tuple(Dependency(read.name.removeprefix(prefix), None, read.columns) for read in reads)
 
 
+def bridge_text(text: str, outputs: Outputs) -> str:
+    """Return the temporary text of a view: the outputs of its own text, cast to their future types."""
+    casts = ", ".join(f"CAST({quoted(name)} AS {type}) AS {quoted(name)}" for name, type in outputs)
+    return f"SELECT {casts}{_end_of_bridge(text)}"
+
+
+def _end_of_bridge(text: str) -> str:
+    return f" FROM (\n{text}\n)"
+
+
+def own_text(view: ViewEntry) -> str:
+    """Return the text of a user's view that its user gave it, also while it is bridged."""
+    own = view.properties.get(model.BRIDGED, "")
+    return own if own and view.query.endswith(_end_of_bridge(own)) else view.query
+
+
 def _user_view(entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]]) -> UserView:
-    own = entry.properties.get(model.BRIDGED, "")
-    bridged = own != "" and own != entry.query and own in entry.query
+    query = own_text(entry)
+    bridged = query != entry.query
     mark, _, why = entry.properties.get(model.BROKEN, "").partition(" ")
     broken = why if mark and model.broken_mark(entry.query, why).startswith(f"{mark} ") else None
-    query, reads = own if bridged else entry.query, view_reads(entry, catalog, columns)
+    reads = view_reads(entry, catalog, columns)
     pinned = (None, False) if bridged or "*" not in entry.query else _pinned(entry, catalog, columns)
     return UserView(entry.name, query, reads, broken, bridged, *pinned)
 

@@ -464,7 +464,7 @@ def files_family(identity: UUID, since: str) -> str:
     All attempts at the commit use the same prefix, until one commits and ``since`` changes. So the files of dead
     attempts can be deleted by prefix, and files of other commits are never among them.
 
-    :param since: identifies the state from which the commit starts
+    :param since: identifies the state from which the commit starts; no state after the commit may have the same
     """
     return f"rfr-{hashlib.sha256(f'{identity}/{since}'.encode()).hexdigest()[:32]}-"
 

@@ -117,12 +117,14 @@ def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: Con
 class _Loaded(NamedTuple):
     """A materialized view as it was loaded.
 
+    :ivar family: prefix of the data files of a refresh that starts from this state
     :ivar summary: properties of the commit whose rows are computed from now on
     :ivar is_due: the inputs have new data since the view's rows were computed, or this is not known
     """
 
     obj: RecordedObject
     table: MigratedTable
+    family: str
     summary: Mapping[str, str]
     is_due: bool
 
@@ -162,9 +164,10 @@ class _Deployed(NamedTuple):
         obj = objects.get(key)
         if obj is None or obj.kind is not Kind.MATERIALIZED_VIEW:
             raise StepError(key, "refresh", "a deploy has just removed it", "leave it out")
-        table = MigratedTable.load(self.catalog, obj.name)
-        if table is None:
+        loaded = load_table(self.catalog, obj.name)
+        if loaded is None:
             raise StepError(obj.name, "refresh", "it is gone from the catalog", "deploy with the policy drift: repair")
+        table = MigratedTable(self.catalog, obj.name, loaded)
         if table.properties.get(MARKER) != str(obj.uuid):
             raise StepError(obj.name, "refresh", "it does not carry our marker: no deploy made it", "plan a deploy")
         deploy = table.properties.get(DEPLOY)
@@ -173,7 +176,11 @@ class _Deployed(NamedTuple):
             remedy = "wait for the deploy; if it failed, deploy again"
             raise StepError(obj.name, "refresh", f"deploy {deploy} has changed it and is not finished", remedy)
         summary, noted = inputs_summary(obj, objects, self.catalog), table.last_summary().get(_INPUTS)
-        return _Loaded(obj, table, summary, noted is None or noted != summary.get(_INPUTS))
+        # All snapshots, because a rollback makes an earlier one current again: the files of the one after it are still
+        # committed, for its tag or for who rolls forward.
+        snapshots = sorted(snapshot.snapshot_id for snapshot in loaded.metadata.snapshots)
+        family = files_family(obj.uuid, f"refresh/{table.snapshot_id}/{snapshots}")
+        return _Loaded(obj, table, family, summary, noted is None or noted != summary.get(_INPUTS))
 
 
 def _refresh(deployed: _Deployed, name: str, sql: SparkSqlEngine, force: bool) -> Refreshed:
@@ -201,7 +208,7 @@ def _compute(catalog: Catalog, view: _Loaded, sql: SparkSqlEngine) -> Refreshed:
     :raises CommitConflictError: the table is no longer as it was loaded; nothing is changed
     """
     obj, table, change = view.obj, view.table, TableChange()
-    target = table.coming(change, files_family(obj.uuid, f"refresh/{table.snapshot_id}"))
+    target = table.coming(change, view.family)
     files = sql.compute(query=str(obj.sql), table=obj.name, target=target)
     try:
         # A snapshot is made even without rows: it makes the commit of a concurrent refresh fail.

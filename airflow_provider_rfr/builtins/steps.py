@@ -18,6 +18,7 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import model
+from airflow_provider_rfr.builtins.maintenance import bridge_text, own_text
 from airflow_provider_rfr.builtins.model import (
     BRIDGED,
     BROKEN,
@@ -46,7 +47,7 @@ from airflow_provider_rfr.lake.migrated_table import (
     table_definition,
 )
 from airflow_provider_rfr.lake.rows import MIGRATION_TAG
-from airflow_provider_rfr.lake.tables import COMMENT, OWNER, find_view
+from airflow_provider_rfr.lake.tables import COMMENT, OWNER, ViewEntry, find_view
 from airflow_provider_rfr.lake.types import has_same_fields, parse_type, quoted
 from airflow_provider_rfr.sinks.run import decide_sink, hold_snapshots, register_sink
 from airflow_provider_rfr.store import deploys
@@ -62,6 +63,7 @@ class DeployWork:
     """A running deploy.
 
     :ivar sql: None if no step needs SQL
+    :ivar own_texts: text of each user's view as it was planned, by case-folded name
     :ivar bridged: future output columns, by name, of the views that are bridged while a column is widened
     """
 
@@ -72,6 +74,7 @@ class DeployWork:
     catalog: Catalog
     lease: Lease
     sql: SparkSqlEngine | None
+    own_texts: Mapping[str, str]
     bridged: dict[str, Outputs] = field(default_factory=dict)
 
     @cached_property
@@ -405,6 +408,19 @@ class ViewStep(Mechanism):
         view = find_view(self.work.catalog, self.name)
         return view is not None and self.is_done(view.properties)
 
+    def view(self) -> ViewEntry | None:
+        """Return the view in its present state; None if there is none, e.g. because its user has dropped it.
+
+        :raises StepError: it is a user's view, and was edited since it was planned
+        """
+        view = find_view(self.work.catalog, self.name)
+        if view is not None and self.step.user:
+            # The text with its stars expanded is that of another step of this deploy.
+            known = (self.work.own_texts.get(self.name.casefold(), ""), str(self.step.details.get("sql", "")))
+            if own_text(view).split() not in [text.split() for text in known]:
+                raise self.refused("its user has edited it during the deploy")
+        return view
+
 
 class DefineView(ViewStep):
     """The definition of a view; a user's view keeps its properties and comment, and gets no marks."""
@@ -414,11 +430,12 @@ class DefineView(ViewStep):
         if not self.step.user:
             self.engine.create_view(self.name, text, self.properties(), self.record.columns)
             return
-        view = find_view(self.work.catalog, self.name)
-        properties = {} if view is None else view.properties
-        if MARKER in properties:
+        view = self.view()
+        if view is None:
+            return
+        if MARKER in view.properties:
             raise self.refused("it is not a user's view any more")
-        kept = {name: value for name, value in properties.items() if name not in (BRIDGED, BROKEN)}
+        kept = {name: value for name, value in view.properties.items() if name not in (BRIDGED, BROKEN)}
         self.engine.create_view(self.name, text, kept)
 
 
@@ -440,12 +457,11 @@ class BridgeView(ViewStep):
     """
 
     def do(self) -> None:
-        view, outputs = find_view(self.work.catalog, self.name), self.work.bridged.get(self.name)
+        view, outputs = self.view(), self.work.bridged.get(self.name)
         if view is not None and outputs is not None:
             text = str(self.step.details["sql"])
-            casts = ", ".join(f"CAST({quoted(name)} AS {type}) AS {quoted(name)}" for name, type in outputs)
             marks = {BRIDGED: text} if self.step.user else self.marks()
-            self.engine.create_view(self.name, f"SELECT {casts} FROM (\n{text}\n)", {**view.properties, **marks})
+            self.engine.create_view(self.name, bridge_text(text, outputs), {**view.properties, **marks})
         elif view is not None and not self.step.user:
             # Its present text is not valid over the changed inputs, so no text is valid both before and after.
             self.engine.set_view_properties(self.name, self.marks())
@@ -453,7 +469,7 @@ class BridgeView(ViewStep):
 
 class MarkBrokenView(ViewStep):
     def do(self) -> None:
-        if (view := find_view(self.work.catalog, self.name)) is not None:
+        if (view := self.view()) is not None:
             mark = model.broken_mark(view.query, self.step.details["broken"])
             self.engine.set_view_properties(self.name, {BROKEN: mark})
 

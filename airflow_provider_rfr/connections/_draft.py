@@ -241,11 +241,11 @@ def changes_between(
     :param hidden: options whose values came from a secrets backend, even if the options are not secret
     """
     connection_type = type_named(candidate.conn_type)
-    before, after = dict(stored.options()), dict(candidate.options())
+    before, after = stored.contents(), candidate.contents()
     changes = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
-        if str(old) != str(new):
+        if old != new:
             is_hidden = any(f"{name}.".startswith(f"{option}.") for option in hidden)
             shown = [
                 None if value is None else MASK if is_hidden else connection_type.displayed_value(name, value)

@@ -8,9 +8,9 @@ connection and pauses the webhook endpoints that are called with it. Running tas
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -37,6 +37,7 @@ from airflow_provider_rfr.store.deploys import objects_with
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Grant, Lease, LeaseKind, take_lease
 
+_T = TypeVar("_T")
 _LEASE_MILLISECONDS: Final = 30_000
 NAME: Final = "name"
 """The key of the connection's name among the options that a rename or a drop records."""
@@ -108,19 +109,36 @@ class Journal:
         :raises ConnectionConflictError: the lease expired, and another process took it
         """
         values = {"options": options, "old_hash": old_hash, "new_hash": new_hash}
-        self._lease.write(
-            lambda connection, now: audit.note_alteration(connection, now, self.id, AlterationState.OPEN, **values)
-        )
+        self.write(lambda connection, now: self.note_in(connection, AlterationState.OPEN, **values))
         self._intended = True
+
+    def write(self, work: Callable[[Connection, int], _T]) -> _T:
+        """Run ``work`` in one transaction, during which the lease can't be lost.
+
+        :raises ConnectionConflictError: the lease expired, and another process took it
+        """
+        return self._lease.write(work)
+
+    def conclude(self, work: Callable[[Connection, int], None]) -> bool:
+        """Record the consequences of the stored change, in one transaction; return False if the lease is lost.
+
+        Then nothing is recorded, and the row is left to the alteration that took the lease, or comes after it.
+        """
+        try:
+            self.write(work)
+        except ConnectionConflictError:
+            # That one settles the row. If it did so before the change was stored, it took this process for dead.
+            self._store.run(lambda connection: audit.reopen_alteration(connection, self.id))
+            return False
+        return True
 
     def settle(self, present: str) -> list[AlterationRecord]:
         """Record the end of earlier alterations whose process died; return those whose change was stored.
 
         :param present: hash of the stored connection
+        :raises ConnectionConflictError: the lease expired, and another process took it
         """
-        return self._store.run(
-            lambda connection: _settle(connection, self._store.now(connection), self._name, present, self.id)
-        )
+        return self.write(lambda connection, now: _settle(connection, now, self._name, present, self.id))
 
 
 def settle_missing(store: ControlStore, name: str) -> None:
@@ -295,8 +313,8 @@ def drop_or_rename(
 
     # A process that dies before this leaves an open row. Its new hash says that the name was given up, so the next
     # alteration does this in its place.
-    def note(connection: Connection) -> None:
-        end_name(connection, services.store.now(connection), name, new)
+    def note(connection: Connection, now: int) -> None:
+        end_name(connection, now, name, new)
         journal.note_in(connection, AlterationState.APPLIED)
 
-    services.store.run(note)
+    journal.conclude(note)

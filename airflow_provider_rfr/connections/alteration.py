@@ -71,6 +71,7 @@ _INSTALL: Final = "install this public key in addition to the present one before
 _ROTATION_MILLISECONDS: Final = 60_000
 """The least time between two rotations. Sooner ones were begun at once: nobody can have installed the new key yet."""
 _PENDING: Final = "keeps its old settings until its next run"
+_OVERTAKEN: Final = "is left to another alteration, which came in between"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class _Alteration:
     :ivar candidate: the new definition; with its secrets from the draft stage on
     :ivar identity: hash of the candidate's upstream; None where it is unknown
     :ivar tried: whether the candidate was tried; None where nothing changes
+    :ivar is_overtaken: the lease was lost after the candidate was stored, so its consequences are left to others
     """
 
     statement: Statement
@@ -132,6 +134,7 @@ class _Alteration:
     identity: str | None = field(default=None, repr=False)
     tried: bool | None = None
     notice: str = ""
+    is_overtaken: bool = False
 
     @property
     def name(self) -> str:
@@ -439,7 +442,7 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
         doing = "trying" if validate else "storing"
         services.report(f"connection {plan.name}: {doing} {', '.join(map(str, plan.changes))}")
         # Recorded before the commit under the hash of the new content, so it counts only once that is stored.
-        services.store.run(lambda connection: _note_former_places(ConnectionNotes(connection, plan.name), plan))
+        journal.write(lambda connection, now: _note_former_places(ConnectionNotes(connection, plan.name), plan))
         tried = validate and services.gateway.commit_tested(plan.old_hash, plan.candidate)
         if not tried:
             tried = validate and services.test(plan.candidate)
@@ -504,37 +507,41 @@ def _note_former_places(notes: ConnectionNotes, plan: _Alteration) -> None:
 
 
 def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alteration:
-    """Record the consequences of the commit in one transaction; then tasks restart even if this process dies."""
+    """Record the consequences of the commit in one transaction; then tasks restart even if this process dies.
+
+    If another alteration took the lease, nothing is recorded: that one records the consequences of what it finds.
+    """
     with services.store.read() as connection:
         # Listed again: a task that began during the commit may have read the old settings.
         uses = list_uses(connection)
     plan = replace(plan, dependents=judge(plan.name, plan.new_hash, plan.changed_options, uses, services.gateway.find))
     tasks = [dependent.use.task for dependent in plan.dependents if dependent.verdict is RestartVerdict.RESTART]
 
-    def note(connection: Connection) -> None:
+    def note(connection: Connection, now: int) -> None:
         notes = ConnectionNotes(connection, plan.name)
         notes.set_secret_references({option: str(secret) for option, secret in plan.secrets.items()})
         notes.keep_former_places(plan.new_hash)
         if plan.identity is not None or (plan.statement.settings.new_identity and plan.changes):
-            notes.set_identity(services.store.now(connection), plan.identity)
+            notes.set_identity(now, plan.identity)
         if plan.statement.settings.restart:
             set_wanted_hash(connection, tasks, plan.name, plan.new_hash)
         dependents = [dependent.to_json() for dependent in plan.dependents]
         validated = None if plan.tried is None else int(plan.tried)
         journal.note_in(connection, AlterationState.STORED, dependents=dependents, validated=validated)
 
-    services.store.run(note)
-    return plan
+    return replace(plan, is_overtaken=not journal.conclude(note))
 
 
 def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome:
     """Restart the tasks that use the connection (stage five)."""
     settings, dependents = plan.statement.settings, plan.dependents
+    state = AlterationState.APPLIED if plan.changes else AlterationState.UNCHANGED
+    if plan.is_overtaken:
+        return replace(plan, dependents=with_outcomes(dependents, {}, _OVERTAKEN)).outcome(state.value, journal.id)
     if settings.restart:
         dependents = restart(services, plan.name, plan.new_hash, dependents, settings.drain_timeout)
     else:
         dependents = with_outcomes(dependents, {}, _PENDING)
-    state = AlterationState.APPLIED if plan.changes else AlterationState.UNCHANGED
     journal.note(state, dependents=[dependent.to_json() for dependent in dependents])
     return replace(plan, dependents=dependents).outcome(state.value, journal.id)
 

@@ -84,6 +84,10 @@ class Definition:
                 yield name, getattr(self, name)
         yield from _leaves(_EXTRA.rstrip("."), self.extra)
 
+    def contents(self) -> dict[str, Any]:
+        """Return the options that have a value, normalized: definitions with equal contents are the same connection."""
+        return {name: _as_texts(value) for name, value in self.options()}
+
     def scalar_above(self, option: str) -> str | None:
         """Return the field above this option that holds a scalar, which setting the option would overwrite."""
         value: object = self.extra
@@ -502,8 +506,7 @@ class ContentHash:
         """Return the hash of all fields but the description, which matters to no user of the connection."""
         if definition is None:
             return MISSING
-        fields = [definition.conn_type, definition.host, definition.port, definition.login, definition.password]
-        content = [*map(_as_texts, fields), _as_texts(definition.schema), _as_texts(definition.extra)]
+        content = {**definition.contents(), "description": None, "conn_type": definition.conn_type}
         text = json.dumps(content, sort_keys=True, ensure_ascii=False)
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 

@@ -306,10 +306,17 @@ def note_alteration(connection: Connection, now: int, number: int, state: Altera
     connection.execute(update(ALTERATIONS).where(_A.id == number).values(state=state.value, ended_at=ended, **values))
 
 
+def reopen_alteration(connection: Connection, number: int) -> None:
+    """Open an alteration again if it was settled as failed, because its change was stored after that."""
+    failed = (_A.id == number, _A.state == AlterationState.FAILED.value)
+    values = {"state": AlterationState.OPEN.value, "detail": None, "ended_at": None}
+    connection.execute(update(ALTERATIONS).where(*failed).values(**values))
+
+
 def open_alterations(connection: Connection, conn_id: str) -> list[AlterationRecord]:
     """Return the connection's open alterations, the oldest first.
 
-    The processes of all of them have died, except that of the lease's holder.
+    The processes of all of them have died or lost the lease, except that of its holder.
     """
     query = select(ALTERATIONS).where(_A.conn_id == conn_id, _A.state == AlterationState.OPEN.value)
     return [_record(row) for row in connection.execute(query.order_by(_A.id))]

@@ -214,8 +214,13 @@ def end_deploy(
     revision: int | None = None,
     error: str = "",
 ) -> None:
+    """Record the end of a deploy; one that is done stays done.
+
+    Its last commit may have got no answer for longer than the store repeats it, so that the caller takes it for failed.
+    """
     values = {"state": state.value, "ended_at": now, "revision": revision, "error": error or None}
-    connection.execute(update(DEPLOYS).where(_D.deploy_id == deploy_id).values(**values))
+    undone = (_D.deploy_id == deploy_id) & (_D.state != DeployState.DONE.value)
+    connection.execute(update(DEPLOYS).where(undone).values(**values))
 
 
 def start_step(connection: Connection, deploy_id: str, seq: int, *, token: int, now: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
@@ -23,7 +22,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, StoreUnreachableError
 from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
 from airflow_provider_rfr.timeouts import end_refused_commits, limit_waits
 
@@ -65,8 +64,11 @@ _BUSY_SECONDS: Final = 30.0
 _TABLES_LOCK: Final = 0x5246_5253
 _REPEATABLE: Final = frozenset({"40001", "40P01", "55P03", "57P01", "57P02", "57P03"})
 """PostgreSQL's codes for conflicts, deadlocks and a server that is stopping or starting."""
+# A server that crashed may count from a lower number again: a number that it has not reached was never committed.
+_STATE_OF_TRANSACTION: Final = text(
+    "SELECT CASE WHEN :number < txid_current() THEN txid_status(:number) ELSE 'aborted' END"
+)
 _READING: Final = "rfr_reading"
-_RUN: Final = "rfr_run"
 
 
 class ControlStore:
@@ -87,7 +89,8 @@ class ControlStore:
     def run(self, work: Callable[[Connection], _T], *, patience: float = 60.0) -> _T:
         """Run ``work`` in one writing transaction, and retry if the database is busy or unreachable.
 
-        ``work`` may run several times, so it must have no effects except what it writes through the connection.
+        ``work`` may run several times, so it must have no effects except what it writes through the connection. It is
+        committed once: where the answer to a commit is lost, the server is asked whether the commit was done.
 
         :param patience: seconds of retries, after which the database's error is raised
         """
@@ -97,12 +100,18 @@ class ControlStore:
             wait=wait_random_exponential(multiplier=0.05, max=2.0),
             reraise=True,
         )
-
-        run = uuid.uuid4().hex[:16]
+        tried: list[tuple[int, _T]] = []
 
         def once() -> _T:
             with self._forked_engine().begin() as connection:
-                return work(connection.execution_options(**{_RUN: run}))
+                if tried and _is_committed(connection, tried[0][0]):
+                    return tried[0][1]
+                result = work(connection)
+                # SQLite is no server: a COMMIT that raises an error was not done.
+                if self.is_postgres:
+                    number = connection.execute(text("SELECT txid_current_if_assigned()")).scalar_one()
+                    tried[:] = [] if number is None else [(number, result)]
+                return result
 
         return retrying(once)
 
@@ -140,9 +149,15 @@ class ControlStore:
         return self._engine
 
 
-def run_id(connection: Connection) -> str:
-    """Return an id that all retries of one :meth:`ControlStore.run` share, and no other transaction."""
-    return str(connection.get_execution_options().get(_RUN) or uuid.uuid4().hex[:16])
+def _is_committed(connection: Connection, number: int) -> bool:
+    """Tell whether PostgreSQL committed the transaction of this number.
+
+    :raises OperationalError: it has not ended yet, because the server has not noticed that its client is gone
+    """
+    state = connection.execute(_STATE_OF_TRANSACTION, {"number": number}).scalar_one()
+    if state == "in progress":
+        raise OperationalError("COMMIT", {}, TimeoutError("the commit got no answer, and is still in progress"))
+    return bool(state == "committed")
 
 
 def in_chunks(items: Iterable[_T]) -> Iterator[list[_T]]:
@@ -187,6 +202,9 @@ def address_of(url: str) -> URL:
         raise ConfigurationError("control store", f"{kind} is not supported", _EXAMPLES)
     if kind == "sqlite" and address.database in (None, "", ":memory:"):
         raise ConfigurationError("control store", "a store in memory is lost with its process", _EXAMPLES)
+    if "@" in (address.host or ""):
+        # The host has the end of the password, which the driver would show in its error.
+        raise ConfigurationError("control store", "its URL has an @ in its user or password", "write it as %40")
     if "\0" in f"{address.host}{address.database}":
         raise ConfigurationError("control store", "its address holds a null character", _EXAMPLES)
     try:
@@ -208,6 +226,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
 
     :param url: URL for SQLAlchemy, ``sqlite:///`` or ``postgresql://``
     :raises ConfigurationError: it can't be opened, or a version of this package with other tables made it
+    :raises StoreUnreachableError: it does not answer now
     """
 
     def make_tables(connection: Connection) -> int | None:
@@ -254,6 +273,7 @@ def _opened(
     """Return the store, and the version of its tables; None as the version if there are none."""
     address = address_of(url)
     store, remedy = ControlStore(_new_engine(address), clock), ""
+    kind: type[ConfigurationError] = ConfigurationError
     try:
         version = version_of(store)
     except ConfigurationError:
@@ -264,13 +284,15 @@ def _opened(
         problem = str(reason).strip().partition("\n")[0] or type(reason).__name__
         password = address.password
         problem = problem.replace(password, "***") if password else problem
+        if _may_help(error):
+            kind = StoreUnreachableError
     else:
         if version is None or version == SCHEMA_VERSION:
             return store, version
         problem = f"it has version {version} of the tables, this package knows {SCHEMA_VERSION}"
         remedy = "upgrade this package" if version > SCHEMA_VERSION else _NEW_STORE
     store.close()
-    raise ConfigurationError("control store", f"can't be opened ({address.get_backend_name()}): {problem}", remedy)
+    raise kind("control store", f"can't be opened ({address.get_backend_name()}): {problem}", remedy)
 
 
 def _new_engine(address: URL) -> Engine:

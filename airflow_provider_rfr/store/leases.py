@@ -37,7 +37,7 @@ from airflow_provider_rfr.exceptions import (
     PreflightError,
     SourceError,
 )
-from airflow_provider_rfr.store.engine import ControlStore, insert_missing, open_store, run_id, upsert
+from airflow_provider_rfr.store.engine import ControlStore, insert_missing, open_store, upsert
 from airflow_provider_rfr.store.tables import LEASES, REFRESH_TOKENS
 
 _T = TypeVar("_T")
@@ -46,7 +46,6 @@ SECONDS: Final = 60.0
 """Duration of a deploy's lease after each renewal."""
 PATIENCE: Final = 90.0
 """Seconds to wait for another deploy: longer than one that died keeps its lease."""
-_BY: Final = " by run "
 _log = logging.getLogger(__name__)
 
 
@@ -109,10 +108,7 @@ def _is(kind: LeaseKind, name: str) -> ColumnElement[bool]:
 def lease_state(connection: Connection, kind: LeaseKind, name: str) -> _LeaseState:
     """Return the lease as it is stored, even if it has expired."""
     row = connection.execute(select(_L.token, _L.holder, _L.until).where(_is(kind, name))).one_or_none()
-    if row is None:
-        return _LeaseState()
-    # take_lease() stores the holder with the id of a run behind it, which is removed here.
-    return _LeaseState(row.token, row.holder and (row.holder.rpartition(_BY)[0] or row.holder), row.until)
+    return _LeaseState() if row is None else _LeaseState(*row)
 
 
 def take_lease(
@@ -123,11 +119,9 @@ def take_lease(
     insert_missing(connection, LEASES, [{"kind": kind.value, "name": name, "token": 0, "milliseconds": 0}])
     row = connection.execute(select(LEASES).where(_is(kind, name)).with_for_update()).one()
     # A lease that ends more than two durations from now was written by a clock that ran ahead: it does not count.
-    holder = f"{holder[:200]}{_BY}{run_id(connection)}"
     if row.until is not None and now < row.until <= now + 2 * row.milliseconds:
-        # If the holder is this run, the answer to its commit was lost and the transaction is retried.
-        return Grant(kind, name, row.token, milliseconds) if row.holder == holder else None
-    values = {"token": row.token + 1, "holder": holder, "until": now + milliseconds, "milliseconds": milliseconds}
+        return None
+    values = {"token": row.token + 1, "holder": holder[:255], "until": now + milliseconds, "milliseconds": milliseconds}
     connection.execute(update(LEASES).where(_is(kind, name)).values(**values))
     return Grant(kind, name, row.token + 1, milliseconds)
 

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_rfr.connections import alteration
 from airflow_provider_rfr.connections._journal import _DIED, _RECOVERED, Journal
-from airflow_provider_rfr.connections.alteration import dependents_of
+from airflow_provider_rfr.connections.alteration import _OVERTAKEN, dependents_of
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import (
     AlterationRefusedError,
@@ -259,6 +259,49 @@ def test_a_task_that_begins_while_the_change_is_stored_is_restarted_if_it_read_t
     bench.obey("new")
     assert ends(bench.alter(MOVE)) == {"new": "restarted"}
     assert bench.use("new").token == 2
+
+
+def test_one_that_was_paused_after_the_commit_leaves_all_to_the_one_that_took_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.run("load", "api")
+    commit = bench.shelf.commit
+
+    def paused(expected: str, candidate: Definition) -> None:
+        commit(expected, candidate)
+        monkeypatch.setattr(bench.shelf, "commit", commit)
+        bench.lose_leases()
+        bench.alter(
+            "ALTER CONNECTION api SET (host = 'http://three', password = SECRET 'env:NEW') WITH (DRAIN_TIMEOUT = 0)"
+        )
+
+    monkeypatch.setattr(bench.shelf, "commit", paused)
+    outcome = bench.alter(f"{MOVE} WITH (DRAIN_TIMEOUT = 0)")
+    assert (outcome.result, ends(outcome)) == ("applied", {"load": _OVERTAKEN})
+    assert (host(bench), places(bench)) == ("http://three", ["http://one", "http://two"])
+    assert bench.references("api") == {"password": "env:NEW"}
+    use = bench.use("load").of("api")
+    assert use is not None and use.wanted == HASHES.of(bench.shelf.connections["api"])
+    assert [(row.state, row.detail) for row in bench.audit()] == [("applied", None), ("applied", _RECOVERED)]
+
+
+def test_one_that_was_taken_for_dead_before_the_commit_is_finished_by_the_next(bench: Bench) -> None:
+    bench.run("load", "api")
+    bench.shelf.dead.add("http://dead")
+
+    def paused() -> None:
+        bench.shelf.before_commit = lambda: None
+        bench.lose_leases()
+        with pytest.raises(ConnectionValidationError):
+            bench.alter("ALTER CONNECTION api SET (host = 'http://dead')")
+        assert [row.detail for row in bench.audit()][-1] == _DIED
+
+    bench.shelf.before_commit = paused
+    assert ends(bench.alter(f"{MOVE} WITH (DRAIN_TIMEOUT = 0)")) == {"load": _OVERTAKEN}
+    bench.obey("load")
+    outcome = bench.alter(MOVE)
+    assert (host(bench), outcome.result, ends(outcome)) == ("http://two", "unchanged", {"load": "restarted"})
+    assert (bench.audit()[-1].state, bench.audit()[-1].detail) == ("applied", _RECOVERED)
 
 
 def test_another_upstream_is_refused_unless_it_is_wanted_and_then_all_is_read_anew(bench: Bench) -> None:

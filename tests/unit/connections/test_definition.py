@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider_rfr.connections import Verb, parse_statement
+from airflow_provider_rfr.connections._draft import changes_between
 from airflow_provider_rfr.connections.airflow.lookup import definition_of
 from airflow_provider_rfr.connections.dependents import closure, paths_to
 from airflow_provider_rfr.connections.types import MISSING, ContentHash, Definition, type_named
@@ -51,6 +52,25 @@ def test_what_airflow_changes_by_itself_and_the_description_do_not_change_the_ha
     stored = replace(PG, description="other", extra={"text": '{"c": 2}', "a": {"b": "1"}, "empty": ""})
     assert hashes.of(stored) == hashes.of(PG)
     assert hashes.of(None) == MISSING
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_change"),
+    [
+        ({"verify": "True"}, {"verify": True}, True),
+        ({"verify": "true"}, {"verify": True}, False),
+        ({"sizes": ["1", ""]}, {"sizes": [1, None]}, False),
+        ({"a": {"b": ""}}, {}, False),
+        ({"a": {"b": "1"}}, {"a": {"b": 1, "c": None}}, False),
+        ({"a": {"b": "1"}}, {"a.b": 1}, True),
+    ],
+)
+def test_the_hash_differs_exactly_where_a_change_is_shown(
+    before: dict[str, object], after: dict[str, object], is_change: bool
+) -> None:
+    hashes, stored, candidate = ContentHash(b"key", "salt"), replace(PG, extra=before), replace(PG, extra=after)
+    assert (hashes.of(stored) != hashes.of(candidate)) is is_change
+    assert bool(changes_between(stored, candidate)) is is_change
 
 
 def test_without_the_key_nobody_makes_the_same_hash() -> None:

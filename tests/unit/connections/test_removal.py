@@ -174,6 +174,23 @@ def test_a_drop_that_died_after_it_was_done_is_finished(bench: Bench, again: str
     assert (row.statement, row.state, row.detail) == (DROP, "applied", _REMOVED)
 
 
+def test_a_drop_that_was_paused_after_it_was_done_keeps_the_notes_of_the_next_connection(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop = bench.shelf.drop
+
+    def paused(expected: str, definition: Definition) -> None:
+        drop(expected, definition)
+        bench.lose_leases()
+        bench.shelf.connections["api"] = replace(API, host="http://new")
+        bench.alter(KEEP_SECRET)
+
+    monkeypatch.setattr(bench.shelf, "drop", paused)
+    assert bench.alter(DROP).result == "dropped"
+    assert bench.references("api") == {"password": "env:NEW"}
+    assert bench.audit()[-1].detail == _REMOVED
+
+
 def test_a_drop_that_died_before_it_was_done_changed_nothing(bench: Bench) -> None:
     bench.alter(KEEP_SECRET)
     with bench.killed("before", "drop"):

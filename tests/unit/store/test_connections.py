@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.store import connections as audit
 from airflow_provider_rfr.store.connections import (
@@ -30,7 +25,7 @@ from airflow_provider_rfr.store.connections import (
     set_wanted_hash,
 )
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import LeaseKind, lease_state, take_lease
+from airflow_provider_rfr.store.leases import LeaseKind, take_lease
 from tests.unit.store.conftest import Call
 
 TASK = TaskRef("d", "r", "t")
@@ -115,27 +110,6 @@ def test_of_many_at_once_one_gets_the_lease(call: Call) -> None:
         grants = list(pool.map(lambda number: call(take_lease, 1_000, *lease, str(number), 30_000), range(6)))
     assert len([grant for grant in grants if grant is not None]) == 1
     assert call(take_lease, 1_000, LeaseKind.CONNECTION, "other", "who", 30_000) is not None
-
-
-def test_a_lease_whose_commit_got_no_answer_is_its_holder_s(
-    store: ControlStore, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine, lease = store._forked_engine(), (LeaseKind.SINK, "copy")
-    losses = [ConnectionResetError("lost")]
-
-    @contextmanager
-    def begin() -> Iterator[Connection]:
-        with engine.begin() as connection:
-            yield connection
-        if losses:
-            raise OperationalError("COMMIT", {}, losses.pop())
-
-    with monkeypatch.context() as losing:
-        losing.setattr(store, "_forked_engine", lambda: SimpleNamespace(begin=begin))
-        grant = call(take_lease, 0, *lease, "who", 30_000)
-    assert grant is not None and not losses
-    assert call(take_lease, 1, *lease, "who", 30_000) is None, "another thread of the same process"
-    assert (call(lease_state, *lease).holder, call(grant.renew, 2)) == ("who", True)
 
 
 def test_a_dead_ones_lease_ends_by_itself_and_its_row_is_found(call: Call) -> None:

@@ -196,6 +196,7 @@ def test_a_store_that_is_refused_is_not_changed_and_finding_one_waits_for_no_wri
         ("sqlite:////data/rfr.db?timeout=hunter22", "its URL can't be read"),
         ("sqlite+aiosqlite:////data/hunter22.db", "the driver aiosqlite is for asynchronous programs"),
         ("postgresql+psycopg2://u@h:hunter22/d", "its URL can't be read"),
+        ("postgresql+psycopg2://u:start@hunter22@h/d", "an @ in its user or password; write it as %40"),
         ("postgresql+psycopg2://u:hunter22@h\0/d", "its address holds a null character"),
         ("sqlite:////data/hunter22\0.db", "its address holds a null character"),
         ("postgresql+psycopg2://u:hunter22@127.0.0.1:1/d", "can't be opened"),
@@ -205,6 +206,7 @@ def test_an_address_that_can_t_work_is_refused_without_its_password(address: str
     with soon(), pytest.raises(ConfigurationError, match=problem) as caught:
         open_store(address)
     assert "hunter22" not in str(caught.value)
+    assert caught.value.retryable == (":1/" in address)
 
 
 def test_the_store_shows_no_address(url: str) -> None:

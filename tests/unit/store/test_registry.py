@@ -135,6 +135,7 @@ def test_what_an_unfinished_deploy_began_is_known_until_another_one_finishes(cal
     assert unfinished() == ({"u-a", "u-b"}, ["d2"])
     assert call(deploys.unfinished_ids, P) == {"d1", "d2"}
     call(deploys.end_deploy, "d2", DeployState.DONE, now=5, revision=1)
+    call(deploys.end_deploy, "d2", DeployState.FAILED, now=6, error="the answer to the commit was lost")
     call(deploys.abandon_others, P, "d2")
     assert unfinished() == (set(), [])
     assert call(deploys.unfinished_ids, P) == frozenset()

@@ -7,16 +7,19 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Connection, create_engine, func, insert, make_url, select, text
 from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.exceptions import CatalogError
 from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.store.engine import open_store
+from airflow_provider_rfr.store.engine import _is_committed, _may_help, open_store
+from airflow_provider_rfr.store.tables import SETTINGS
 from airflow_provider_rfr.timeouts import limit_waits
 from tests.integration.postgres import PostgresServer
 from tests.soon import soon
@@ -122,6 +125,46 @@ def test_a_commit_that_gets_no_answer_ends(postgres: PostgresServer, proxy: Prox
     with engine.connect() as connection:
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
     engine.dispose()
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_transaction_whose_commit_gets_no_answer_is_committed_once(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    store = open_store(postgres.new_database())
+    dialect: Any = store._engine.dialect
+    commit, lost = dialect.do_commit, [dialect.dbapi.OperationalError("server closed the connection unexpectedly")]
+
+    def lose_answer(connection: Any) -> None:
+        if lost and not is_committed:
+            connection.rollback()
+            raise lost.pop()
+        commit(connection)
+        if lost:
+            raise lost.pop()
+
+    def count(connection: Connection) -> int:
+        connection.execute(insert(SETTINGS).values(name=f"row {uuid4()}", value=""))
+        return connection.execute(select(func.count()).select_from(SETTINGS)).scalar_one()
+
+    before = store.run(count)
+    monkeypatch.setattr(dialect, "do_commit", lose_answer)
+    assert store.run(count) == before + 1 and not lost
+    assert store.run(count) == before + 2
+    store.close()
+
+
+def test_a_commit_that_is_still_in_progress_is_waited_for(postgres: PostgresServer) -> None:
+    store = open_store(postgres.new_database())
+    with store._engine.connect() as other, store.read() as connection:
+        number = other.execute(text("SELECT txid_current()")).scalar_one()
+        with pytest.raises(OperationalError) as caught:
+            _is_committed(connection, number)
+        assert _may_help(caught.value)
+        other.commit()
+        assert _is_committed(connection, number)
+        assert not _is_committed(connection, number + 1_000_000), "of a server that crashed and lost it"
+    store.close()
 
 
 def test_a_control_store_whose_database_falls_silent_raises_an_error(postgres: PostgresServer, proxy: Proxy) -> None:

@@ -194,6 +194,16 @@ def test_of_two_refreshes_at_once_one_commits_and_the_other_has_nothing_left_to_
     other.close()
 
 
+def test_a_refresh_after_a_rollback_keeps_the_files_of_what_was_rolled_back(filled: Place) -> None:
+    before = head(filled).metadata.current_snapshot_id
+    again(filled)
+    rolled_back = head(filled).metadata.current_snapshot_id
+    assert before is not None and rolled_back is not None
+    head(filled).manage_snapshots().create_tag(rolled_back, "june").rollback_to_snapshot(before).commit()
+    again(filled, force=True)
+    assert head(filled).scan(snapshot_id=rolled_back).to_arrow().num_rows == 2
+
+
 def test_what_comes_while_rows_are_computed_is_for_the_next_refresh(filled: Place) -> None:
     filled.engine.during = lambda: filled.append("ops.t", {"id": 3, "n": 30})
     assert again(filled) == [("ops.m", "refreshed")]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.builtins.model import BROKEN
-from airflow_provider_rfr.exceptions import BlockedPlanError
-from airflow_provider_rfr.lake.tables import LiveColumn
+from airflow_provider_rfr.exceptions import BlockedPlanError, StepError
+from airflow_provider_rfr.lake.tables import LiveColumn, find_view
 from tests.unit.builtins.catalogs import spec, table
 from tests.unit.builtins.execution.places import Place, told
 from tests.unit.messages import check_messages, raises
@@ -23,6 +27,59 @@ def test_a_users_view_is_rebound_and_does_not_become_ours(place: Place) -> None:
     assert dict(found.properties) == {"team": "b", "comment": "mine"}
     assert found.query == "SELECT id FROM ops.t"
     assert place.engine.calls == ["create_view bob.daily"] * 2
+
+
+def meanwhile(patch: pytest.MonkeyPatch, owner: object, name: str, work: Callable[[], None]) -> None:
+    """The work is done right before the first call of this method."""
+    original, todo = getattr(owner, name), [work]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        while todo:
+            todo.pop()()
+        return original(*args, **kwargs)
+
+    patch.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize(("owner", "moment"), [("engine", "analyse"), ("catalog", "commit_table")])
+def test_a_users_view_that_is_edited_or_dropped_during_a_deploy_stays_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch, owner: str, moment: str
+) -> None:
+    place.deploy(spec("1.0", table("ops.t", "id int")))
+    for name in ("bob.daily", "bob.gone"):
+        place.engine.create_view(name, "SELECT id FROM ops.t", {"team": "b"})
+    edited, wanted = "SELECT id FROM ops.t LIMIT 1", spec("1.1", table("ops.t", "id bigint"))
+
+    def edit() -> None:
+        place.engine.drop_view("bob.gone")
+        view = find_view(place.catalog, "bob.daily")
+        assert view is not None
+        # Some catalogs keep the properties of a view that is replaced, those of a bridge too.
+        place.engine.create_view("bob.daily", edited, view.properties)
+
+    plan = place.plan(wanted)
+    meanwhile(monkeypatch, getattr(place, owner), moment, edit)
+    with raises(StepError):
+        place.apply(plan, wanted)
+    assert [(view.name, view.query) for view in place.engine.views(place.catalog)] == [("bob.daily", edited)]
+    place.settle(wanted)
+    [view] = place.engine.views(place.catalog)
+    assert (view.query, dict(view.properties)) == (edited, {"team": "b"})
+
+
+def test_a_users_view_that_is_mended_during_the_deploy_that_breaks_it_is_not_marked(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.deploy(spec("1.0", table("ops.t", "id int", "n int")))
+    place.engine.create_view("bob.daily", "SELECT n FROM ops.t", {})
+    wanted, mended = spec("1.1", table("ops.t", "id int", "number int < n")), "SELECT number AS n FROM ops.t"
+    plan = place.plan(wanted, break_views=frozenset({"bob.daily"}))
+    mend = partial(place.engine.create_view, "bob.daily", mended, {})
+    meanwhile(monkeypatch, place.catalog, "commit_table", mend)
+    with raises(StepError):
+        place.apply(plan, wanted)
+    place.settle(wanted)
+    assert [(view.query, view.properties) for view in place.engine.views(place.catalog)] == [(mended, {})]
 
 
 def test_a_users_star_is_written_out_with_what_it_shows_before_its_columns_move(place: Place) -> None:
