@@ -206,6 +206,7 @@ def connections(api: SampleApi, lake: Lake) -> dict[str, dict[str, Any]]:
     return {
         "spark_default": spark,
         "shop": shop,
+        "shop_api": shop,
         "lake": of_lake,
         "rfr_api_default": shop,
         "rfr_lake_default": of_lake,

@@ -279,14 +279,14 @@ def test_imports_are_found_where_they_run(tmp_path: Path) -> None:
 
 
 def test_the_page_of_modules_names_modules_that_exist() -> None:
-    """In its tables of modules, which leave leading underscores out."""
+    """In its lists of modules, which leave leading underscores out."""
     page = (ROOT / "docs" / "modules.md").read_text(encoding="utf-8")
     package, missing = "", []
     for line in page[page.index("`refresh/`, one refresh") : page.index("\n`make lint` and")].splitlines():
         if heading := re.match(r"`(\w+/)`, |The rest:", line):
             package = heading[1] or ""
-        elif line.startswith("| ") and not line.startswith("| |"):
-            first, second = line.strip("| ").split(" | ", 1)
+        elif line.startswith("* "):
+            first, second = line.removeprefix("* ").split(": ", 1)
             folder = "".join(("airflow_provider_rfr/", package, *re.findall(r"`(\w+/)`", first)))
             for name in re.findall(r"`(\w+/?)`", re.sub(r"\(.*?\)", "", second)):
                 if name.endswith("/"):
