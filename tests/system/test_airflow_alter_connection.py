@@ -185,7 +185,7 @@ def test_the_operator_keeps_what_it_is_not_told_to_change(story: Story) -> None:
     extra = {"page_size": 20, "deep": {"a": [1, 2]}, "client_secret": CANARY}
     connect(story, "kept", story.api, login="me", description="mine", extra=json.dumps(extra))
     result = alter(story, "kept", "ALTER CONNECTION kept SET (extra.more = true) WITH (VALIDATE = false)")
-    assert (result["result"], result["options"]) == ("applied", {"extra.more": {"before": None, "after": "True"}})
+    assert (result["result"], result["options"]) == ("applied", {"extra.more": {"before": None, "after": "true"}})
     stored = story.airflow.call("GET", "/connections/kept")
     assert (stored["login"], stored["description"]) == ("me", "mine")
     assert json.loads(stored["extra"]).keys() == {*extra, "more"}
