@@ -22,10 +22,12 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import CreateTableTransaction, Transaction
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, ValidatableTableRequirement
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
+from pyiceberg.utils.concurrent import ExecutorFactory
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -57,6 +59,7 @@ _LOOKS = 4
 """How often a table is loaded, at most, to find out whether a commit landed."""
 STATE_KEY, STATE_FILE_KEY = "rfr.state", "rfr.state-file"
 """Summary properties by which a snapshot carries the state of an incremental sync."""
+_DELETE_TOTALS = ("total-delete-files", "total-position-deletes", "total-equality-deletes")
 _MERGE_ENABLED, _LEAST_MERGED = "commit.manifest-merge.enabled", "commit.manifest.min-count-to-merge"
 
 
@@ -315,6 +318,27 @@ class _Compaction(_Overwrite):
         return Summary(Operation.REPLACE, **super()._summary(snapshot_properties or {}).additional_properties)
 
 
+class _Replacement(_Overwrite):
+    """An overwrite of all data files, which leaves out the delete files, too: they concern no row any more."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return [file for file in super()._process_manifests(manifests) if file.content == ManifestContent.DATA]
+
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        summary = super()._summary(snapshot_properties or {})
+        totals = dict.fromkeys(_DELETE_TOTALS, "0")
+        return Summary(summary.operation, **{**summary.additional_properties, **totals})
+
+
+def data_files(table: Table) -> Iterator[DataFile]:
+    """Yield the table's data files, whatever deletes their rows: PyIceberg plans no scan beside equality deletes."""
+    snapshot = table.current_snapshot()
+    manifests = [] if snapshot is None else snapshot.manifests(table.io)
+    manifests = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
+    for entries in ExecutorFactory.get_or_create().map(lambda file: file.fetch_manifest_entry(table.io), manifests):
+        yield from (entry.data_file for entry in entries)
+
+
 def stage_overwrite(
     transaction: Transaction,
     old: Iterable[DataFile],
@@ -322,15 +346,17 @@ def stage_overwrite(
     summary: Mapping[str, str],
     *,
     compacts: bool = False,
+    is_whole: bool = False,
 ) -> int:
     """Replace files in one snapshot of the transaction; return its id.
 
     :param old: files of the table as it was loaded
     :param compacts: the new files have the rows of the old ones
+    :param is_whole: the old files are all of the table's
     """
     has_rows = transaction.table_metadata.current_snapshot() is not None
     operation = Operation.OVERWRITE if has_rows else Operation.APPEND
-    kind, properties = _Compaction if compacts else _Overwrite, dict(summary)
+    kind, properties = _Compaction if compacts else _Replacement if is_whole else _Overwrite, dict(summary)
     with kind(operation, transaction, transaction._table.io, snapshot_properties=properties) as overwrite:
         overwrite.delete_by_predicate(AlwaysTrue())
         for file in old:

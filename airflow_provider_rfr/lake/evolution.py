@@ -154,6 +154,7 @@ def plan_evolution(
     *,
     inferred: Collection[str] = (),
     pinned: Mapping[int, str] | None = None,
+    has_rows: bool = True,
 ) -> EvolutionPlan:
     """Compare the table's schema with the wanted columns of rows (without system columns; those are added).
 
@@ -161,6 +162,7 @@ def plan_evolution(
         become text, because no user asked for another type
     :param pinned: if the commit replaces every row: reasons why columns can't be dropped, by field id
         (:func:`pinned_columns`). None if rows stay in the table, so that columns are only added and widened
+    :param has_rows: whether any row is written; without one, no required column lacks a value
     :raises SchemaEvolutionError: naming each column that the table can't take and what to do; or, under ``fail``,
         each change that would be needed
     """
@@ -176,7 +178,7 @@ def plan_evolution(
         if clash is not None:
             problem = f"the table has {'.'.join(path)!r}, the rows have {clash!r}, and engines can't tell them apart"
             findings.drop(_ColumnChange(_ChangeKind.DROP, path, column.field_type), column, problem)
-        elif column.required:
+        elif column.required and has_rows:
             findings.reject(path, "the table requires a value and the rows have no such column")
     if findings.problems:
         raise findings.refusal()

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -70,11 +71,14 @@ class InferredSchema:
         :data:`MAX_DEPTH`
     :ivar fields: the fields of the objects among the values, by name
     :ivar items: the items of all lists among the values, merged; None if there are no lists
+    :ivar deletions: at the root, the schema of the records that delete rows, which is kept apart because not all of
+        their fields may count; None without any
     """
 
     kinds: frozenset[str] = frozenset()
     fields: Mapping[str, InferredSchema] = field(default_factory=dict)
     items: InferredSchema | None = None
+    deletions: InferredSchema | None = None
 
     def to_arrow(
         self,
@@ -96,10 +100,9 @@ class InferredSchema:
             from there
         :raises ConfigurationError: names that differ by case only, or a system column's name
         """
-        order = _Order(places)
+        order, fields = _Order(places), self.with_deletions(None).fields
         candidates = (
-            types.get(name) or order.column(name, self.fields[name], present.get(name))
-            for name in order.names(self.fields, "")
+            types.get(name) or order.column(name, fields[name], present.get(name)) for name in order.names(fields, "")
         )
         columns = [column for column in candidates if column is not None]
         return pa.schema(with_distinct_names(columns, "schema", top_level=True))
@@ -109,16 +112,24 @@ class InferredSchema:
         value: dict[str, Any] = {"kinds": sorted(self.kinds)} if self.kinds else {}
         if self.fields:
             value["fields"] = {name: inner.to_json() for name, inner in self.fields.items()}
-        if self.items is not None:
-            value["items"] = self.items.to_json()
+        for name, inner in (("items", self.items), ("deletions", self.deletions)):
+            if inner is not None:
+                value[name] = inner.to_json()
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> InferredSchema:
         """Return the schema that :meth:`to_json` wrote."""
         fields = {name: cls.from_json(inner) for name, inner in value.get("fields", {}).items()}
-        items = cls.from_json(value["items"]) if "items" in value else None
-        return cls(frozenset(value.get("kinds", ())), fields, items)
+        items, deletions = (cls.from_json(value[name]) if name in value else None for name in ("items", "deletions"))
+        return cls(frozenset(value.get("kinds", ())), fields, items, deletions)
+
+    def with_deletions(self, names: Collection[str] | None) -> InferredSchema:
+        """Return the schema of all records: of those that delete rows, only these fields count; None for all fields."""
+        if self.deletions is None:
+            return self
+        fields = {name: inner for name, inner in self.deletions.fields.items() if names is None or name in names}
+        return merge(replace(self, deletions=None), replace(self.deletions, fields=fields))
 
     def paths(self, prefix: str = "") -> Iterator[str]:
         """Yield the path of every field that some record has, null or not, except the keys of objects used as maps."""
@@ -135,12 +146,26 @@ def merge(a: InferredSchema, b: InferredSchema) -> InferredSchema:
     fields = dict(a.fields)
     for name, inner in b.fields.items():
         fields[name] = merge(fields[name], inner) if name in fields else inner
-    items = merge(a.items, b.items) if a.items is not None and b.items is not None else a.items or b.items
-    return InferredSchema(_absorbed(a.kinds | b.kinds), fields, items)
+    items, deletions = _merged(a.items, b.items), _merged(a.deletions, b.deletions)
+    return InferredSchema(_absorbed(a.kinds | b.kinds), fields, items, deletions)
 
 
-def infer_records(ndjson: bytes) -> InferredSchema:
-    """Infer the schema of newline-delimited JSON records; ignore lines that are not objects."""
+def _merged(a: InferredSchema | None, b: InferredSchema | None) -> InferredSchema | None:
+    return merge(a, b) if a is not None and b is not None else a or b
+
+
+def infer_records(ndjson: bytes, mark: str | None = None) -> InferredSchema:
+    """Infer the schema of newline-delimited JSON records; ignore lines that are not objects.
+
+    :param mark: the field that is true in records that delete rows; None if there are no such records
+    """
+    if mark is not None and mark.encode() in ndjson:
+        lines: dict[bool, list[bytes]] = {True: [], False: []}
+        for line in ndjson.split(b"\n"):
+            lines[is_marked(line, mark)].append(line)
+        if lines[True]:
+            kept, gone = (infer_records(b"\n".join(lines[is_deletion])) for is_deletion in (False, True))
+            return replace(kept, deletions=gone)
     schema = InferredSchema()
     start = 0
     while start < len(ndjson):
@@ -149,6 +174,17 @@ def infer_records(ndjson: bytes) -> InferredSchema:
         schema = merge(schema, _infer_block(ndjson[start:end]))
         start = end + 1
     return schema
+
+
+def is_marked(line: bytes, mark: str) -> bool:
+    """Tell whether the field ``mark`` of a JSON record is true."""
+    if mark.encode() not in line:
+        return False
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(record, dict) and record.get(mark) is True
 
 
 def _infer_block(block: bytes) -> InferredSchema:

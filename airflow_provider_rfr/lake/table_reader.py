@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,15 @@ def live_files(table: Table) -> list[FileScanTask]:
             f"has format version {table.metadata.format_version}, which can't be written",
             f"use a table of format version {_FORMAT}",
         )
-    try:
+    with equality_deletes_refused(name):
         return list(table.scan().plan_files())
+
+
+@contextmanager
+def equality_deletes_refused(name: str) -> Iterator[None]:
+    """Raise :class:`ConfigurationError` where PyIceberg finds that the table has equality deletes."""
+    try:
+        yield
     except ValueError as error:
         if "equality" not in str(error).lower():
             raise

@@ -15,7 +15,7 @@ import math
 import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,11 @@ from airflow_provider_rfr.lake.catalog import ensure_namespace, load_table
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
     AddedManifest,
+    CommitConflictError,
     TableTransaction,
     TargetChangedError,
     commit_strictly,
+    data_files,
     newest_summary_with,
     stage_append,
     stage_overwrite,
@@ -65,7 +67,7 @@ from airflow_provider_rfr.lake.sync_state import (
     state_digest,
     state_note,
 )
-from airflow_provider_rfr.lake.table_reader import TableReader, live_files
+from airflow_provider_rfr.lake.table_reader import TableReader, equality_deletes_refused, live_files
 from airflow_provider_rfr.text import quantity
 
 if TYPE_CHECKING:
@@ -95,6 +97,21 @@ class Publication:
     generation: int
     snapshot_id: int
     summary: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def discarding(target: FileTarget) -> Iterator[None]:
+    """Delete the files that this attempt wrote, if it fails inside, where no commit may be tried.
+
+    They are kept after a conflict with another writer, because the next try needs them.
+    """
+    try:
+        yield
+    except CommitConflictError:
+        raise
+    except BaseException:
+        target.discard()
+        raise
 
 
 class TargetTable:
@@ -226,16 +243,18 @@ class TargetTable:
         inferred: bool,
         rows_stay: bool,
         declared: Collection[str] = (),
+        has_rows: bool = True,
     ) -> FileTarget:
         """Plan the table's schema for these columns, so that files can be written for it.
 
         :param wanted: columns of the rows, without system columns
         :param inferred: the columns were inferred from the rows, apart from those in ``declared``
         :param rows_stay: the commit keeps rows of the table, so their columns can't be replaced
+        :param has_rows: whether any row is written
         :raises SchemaEvolutionError: the table can't take the columns
         """
         # Kept for the commit, which plans again on the table as it was reloaded.
-        self._wanted, self._policy, self._rows_stay = wanted, policy, rows_stay
+        self._wanted, self._policy, self._rows_stay, self._writes = wanted, policy, rows_stay, has_rows
         self._inferred = frozenset(wanted.names).difference(declared) if inferred else frozenset()
         # Reset, because a manifest and emptied columns of an earlier plan belong to other files.
         self._added, self._no_values, self._location = AddedManifest(), None, None
@@ -263,6 +282,7 @@ class TargetTable:
         :raises CommitConflictError: the table changed since it was loaded; nothing was written
         :raises TargetChangedError: its columns changed since the files were planned
         :raises SchemaEvolutionError: the table can't take the columns, or may not change; nothing was written
+        :raises ConfigurationError: a part is to be replaced, and the table has equality deletes; nothing was written
         """
         transaction, evolution = self._begin()
         now = transaction.table_metadata
@@ -343,11 +363,12 @@ class TargetTable:
             # Other writers may append all the time, so a repeated try must cost as little as possible.
             return stage_append(transaction, files, summary, self._added)
         if replace_where is None:
-            old = self._table.scan().plan_files() if self._table is not None else ()
-            return stage_overwrite(transaction, (task.file for task in old), files, summary)
+            old = data_files(self._table) if self._table is not None else ()
+            return stage_overwrite(transaction, old, files, summary, is_whole=True)
         # PyIceberg replaces by a filter in two snapshots of one commit; only the second carries event and changes.
         silent = {key: value for key, value in summary.items() if key not in (EVENT_KEY, SCHEMA_CHANGES_KEY)}
-        transaction.delete(replace_where, snapshot_properties=silent)
+        with equality_deletes_refused(self.name):
+            transaction.delete(replace_where, snapshot_properties=silent)
         return stage_append(transaction, files, summary)
 
     def _emptied(
@@ -383,7 +404,7 @@ class TargetTable:
         table = self._table
         assert table is not None
         if replace_where is None:
-            yield from (task.file for task in table.scan().plan_files())
+            yield from data_files(table)
             return
         part = RowFilter(replace_where, table.schema())
         try:
@@ -392,9 +413,9 @@ class TargetTable:
             return  # the table lacks the filter's column, so none of its rows is in the part
         # Strict: take only files whose bounds prove that every row matches. Counts of other files include other rows.
         is_of_part = _StrictMetricsEvaluator(table.schema(), parser.parse(replace_where)).eval
-        for task in table.scan(row_filter=replace_where).plan_files():
-            if is_of_part(task.file):
-                yield task.file
+        with equality_deletes_refused(self.name):
+            tasks = list(table.scan(row_filter=replace_where).plan_files())
+        yield from (task.file for task in tasks if is_of_part(task.file))
 
     def _begin(self) -> tuple[Transaction, EvolutionPlan]:
         """Return a transaction that has the schema changes staged, or that creates the table."""
@@ -409,8 +430,14 @@ class TargetTable:
             return creation, EvolutionPlan((), self._wanted)
         transaction = TableTransaction(self._table)
         metadata = transaction.table_metadata
-        pinned = None if self._rows_stay else pinned_columns(metadata)
-        plan = plan_evolution(metadata.schema(), self._wanted, self._policy, inferred=self._inferred, pinned=pinned)
+        plan = plan_evolution(
+            metadata.schema(),
+            self._wanted,
+            self._policy,
+            inferred=self._inferred,
+            pinned=None if self._rows_stay else pinned_columns(metadata),
+            has_rows=self._writes,
+        )
         apply_evolution(transaction, plan)
         return transaction, plan
 

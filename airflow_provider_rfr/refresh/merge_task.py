@@ -1,7 +1,8 @@
 """Tasks of a merge: find the table's rows that have keys of the batch, and rewrite their files without these rows.
 
 The batch is the rows that a sync read. Each data file that it wrote has an index: key, cursor value and time of every
-row. Of the rows with one key, the newest by cursor value counts, and of equal ones the last in the order of pages.
+row. Of the rows with one key, the newest by cursor value counts, and of equal ones the last in the order of pages. A
+deletion without a cursor value is newer than all that was fetched before it.
 
 Keys are compared exactly, not by a hash: a single column in its native type, several columns as bytes that no two
 different keys share. The driver sorts the keys once and writes them to files of a bounded size, which tasks search one
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +48,8 @@ _ROWS_AT_ONCE: Final = 2_000_000
 _KEYS_AT_ONCE: Final = 1_000_000
 """Limit of the number of keys in one file."""
 _MOST_BOUNDS: Final = 10_000
+_HOUR: Final = 3_600_000_000
+"""Microseconds of an hour."""
 
 
 def key_columns_of(rows: pa.Table, paths: Paths) -> pa.Table:
@@ -72,11 +75,14 @@ class KeyRules:
     :ivar paths: paths of the columns that identify a row
     :ivar cursor: the cursor column; None if versions are ordered by the time at which they were fetched
     :ivar primary_key: those of the paths that are the stream's primary key, whose values are never null
+    :ivar end: exclusive end of the window that is read, as a comparable cursor value; None without a window. Rows from
+        there on are newer than a deletion without a cursor value
     """
 
     paths: Paths
     cursor: CursorColumn | None
     primary_key: Paths
+    end: int | None = None
 
     @property
     def is_whole_row(self) -> bool:
@@ -121,10 +127,27 @@ class KeyRules:
         return pa.concat_arrays([self.keys(self.key_columns(part)) for part in parts])
 
     def cursors(self, rows: pa.Table) -> pa.Array:
-        """Return the rows' cursor values in their comparable form; nulls if there is no cursor column."""
-        if self.cursor is None:
-            return pa.nulls(rows.num_rows, pa.int64())
-        return comparable(rows[self.cursor.name], self.cursor)
+        """Return the rows' :func:`versions_of`; nulls if there is no cursor column."""
+        return pa.nulls(rows.num_rows, pa.int64()) if self.cursor is None else versions_of(rows, self.cursor)
+
+
+def versions_of(rows: pa.Table, cursor: CursorColumn) -> pa.Array:
+    """Return the rows' cursor values in their comparable form, as they order the versions of a row.
+
+    Where clocks are put back, an hour comes twice, and a local time does not tell which of the two it means. So all
+    local times of such an hour are equal, and the order in which they were fetched counts.
+    """
+    values = comparable(rows[cursor.name], cursor)
+    if cursor.kind != "datetime" or cursor.timezone == "UTC":
+        return values
+    local = pc.local_timestamp(values.cast(pa.timestamp("us", cursor.timezone)))
+    later = pc.assume_timezone(local, cursor.timezone, ambiguous="latest").cast(pa.int64())
+    apart = pc.fill_null(pc.subtract(later, values), 0).to_numpy()
+    moments = np.array(pc.fill_null(values, 0).to_numpy())
+    twice = np.flatnonzero(apart > 0)
+    # Lord Howe Island puts its clocks back by half an hour.
+    moments[twice] -= local.cast(pa.int64()).take(pa.array(twice)).to_numpy() % np.minimum(apart[twice], _HOUR)
+    return pa.array(moments, mask=values.is_null().to_numpy(zero_copy_only=False))
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:
@@ -167,7 +190,7 @@ class IndexedFile:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A file with a share of the winners' keys and their cursor values, sorted by key.
+    """A file with a share of the winners: keys, cursor values, and whether they delete; sorted by key.
 
     :ivar start: the place of its first key among the winners
     """
@@ -214,13 +237,13 @@ class ChangeBatch:
         del columns
         keys, rows, wins = _sorted(keys, rows)
         winner = np.cumsum(np.concatenate([[False], wins[:-1]]))
-        cursors, mask = rows["cursor"], pa.array(wins)
+        mask, versions = pa.array(wins), rows.select(["cursor", "deleted"])
         rows = rows.select(["part", "row", "deleted"])
         losers = rows.append_column("winner", pa.array(winner)).filter(pa.array(~wins))
-        keys, cursors = keys.filter(mask), cursors.filter(mask)
+        keys, versions = keys.filter(mask), versions.filter(mask)
         if rules.is_one_column and bounds[0] is not None:
             bounds = (_segments(keys),)
-        files = _write_keys(store, scratch, keys, cursors)
+        files = _write_keys(store, scratch, keys, versions)
         return cls(tuple(parts), rows.filter(mask), losers, files, bounds)
 
     @property
@@ -236,22 +259,52 @@ def _ints() -> _Numbers:
 def _sorted(keys: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Table, _Mask]:
     """Sort keys and rows by key and version; return them, and for each row whether it is the newest of its key."""
     # A version without a cursor value is older than any with one.
-    order = {"key": keys, "has_cursor": rows["cursor"].is_valid(), "cursor": rows["cursor"]}
-    order |= {name: rows[name] for name in ("fetched", "place", "part", "row")}
-    places = pc.sort_indices(pa.table(order), [(name, "ascending") for name in order])
-    del order
+    versions = {"has_cursor": rows["cursor"].is_valid(), "cursor": rows["cursor"]}
+    fetched = {name: rows[name] for name in ("fetched", "place", "part", "row")}
+    stubs = pc.and_not(rows["deleted"], versions["has_cursor"]).to_numpy()
+    if stubs.any():
+        places = _order({"key": keys, **fetched})
+        counts = np.empty(len(keys), dtype=bool)
+        counts[places] = ~is_before_stub(_ends(keys.take(places)), stubs[places])
+        versions = {"counts": pa.array(counts), **versions}
+    places = _order({"key": keys, **versions, **fetched})
+    del versions, fetched
     keys = keys.take(places)
+    return keys, rows.drop_columns(["fetched", "place"]).take(places), _ends(keys)
+
+
+def _order(columns: Mapping[str, pa.Array]) -> pa.Array:
+    """Return the rows' places in ascending order of the columns."""
+    return pc.sort_indices(pa.table(columns), [(name, "ascending") for name in columns])
+
+
+def _ends(keys: pa.Array) -> _Mask:
+    """Tell for each of the sorted keys whether it is the last of its value."""
     differs = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
-    return keys, rows.drop_columns(["fetched", "place"]).take(places), np.append(differs.astype(bool), True)
+    return np.append(differs.astype(bool), True)
 
 
-def _write_keys(store: FileStore, scratch: str, keys: pa.Array, cursors: pa.ChunkedArray) -> tuple[KeyFile, ...]:
+def is_before_stub(ends: _Mask, stubs: _Mask) -> _Mask:
+    """Tell for each version whether a later one of its key is a stub: a deletion without a cursor value.
+
+    The versions are in the order of their keys, and of one key in the order in which they were fetched.
+
+    :param ends: whether the version is the last of its key
+    :param stubs: whether it is a stub
+    """
+    groups: _Numbers = np.cumsum(ends) - ends
+    last, places = np.full(int(ends.sum()), -1), np.flatnonzero(stubs)
+    np.maximum.at(last, groups[places], places)
+    return np.asarray(np.arange(len(ends)) < last[groups])
+
+
+def _write_keys(store: FileStore, scratch: str, keys: pa.Array, versions: pa.Table) -> tuple[KeyFile, ...]:
     # Limited in bytes, too, because keys that are whole rows may be long.
     files, share_rows = [], max(1, min(_KEYS_AT_ONCE, _BYTES_AT_ONCE * len(keys) // max(1, keys.nbytes)))
     for start in range(0, len(keys), share_rows):
         location = f"{scratch}/{uuid.uuid4().hex}{OWN_FILE}"
-        share = {"key": keys.slice(start, share_rows), "cursor": cursors.slice(start, share_rows)}
-        store.write_parquet(location, pa.table(share), {})
+        share = versions.slice(start, share_rows).append_column("key", keys.slice(start, share_rows))
+        store.write_parquet(location, share, {})
         files.append(KeyFile(location, start))
     return tuple(files)
 
@@ -352,7 +405,7 @@ def _places_of(task: SearchTask, keys: pa.Array, cursors: pa.Array) -> tuple[_Nu
     """Return for each row of the table the place of its key among the winners, or -1, and whether the row is newer."""
     places, newer = np.full(len(keys), -1, dtype=np.int64), np.zeros(len(keys), dtype=bool)
     for file in task.keys:
-        batch = task.store.read_table(file.location, ("key", "cursor"))
+        batch = task.store.read_table(file.location, ("key", "cursor", "deleted"))
         values = batch["key"].combine_chunks().cast(keys.type)
         some = np.arange(len(keys))
         if len(task.keys) > 1:
@@ -362,7 +415,8 @@ def _places_of(task: SearchTask, keys: pa.Array, cursors: pa.Array) -> tuple[_Nu
         hit = some[found.is_valid().to_numpy(zero_copy_only=False)]
         at = found.drop_null().to_numpy().astype(np.int64)
         places[hit] = file.start + at
-        newer[hit] = _newer(cursors.take(pa.array(hit)), batch["cursor"].combine_chunks().take(pa.array(at)))
+        winners = batch.select(["cursor", "deleted"]).take(pa.array(at))
+        newer[hit] = _newer(cursors.take(pa.array(hit)), winners, task.rules.end)
     return places, newer
 
 
@@ -378,13 +432,18 @@ def _read_some(task: SearchTask, columns: Any) -> Iterator[list[pa.Table]]:
         yield tables
 
 
-def _newer(present: pa.Array, cursors: pa.Array) -> _Mask:
+def _newer(present: pa.Array, winners: pa.Table, end: int | None) -> _Mask:
     """Tell for each row of the table whether its cursor value is greater than that of the batch's row.
 
-    As in a batch, a version without a cursor value is older than any with one.
+    As in a batch, a version without a cursor value is older than any with one. But a deletion without one is newer than
+    all rows that were fetched before it, except rows beyond the window that is read.
+
+    :param end: as of :class:`KeyRules`
     """
-    newer = pc.greater(present.cast(cursors.type), cursors)
-    newer = pc.if_else(cursors.is_null(), present.is_valid(), newer)
+    cursors, deletes = (winners[name].combine_chunks() for name in ("cursor", "deleted"))
+    beyond = pa.scalar(False) if end is None else pc.greater_equal(present, pa.scalar(end).cast(present.type))
+    without_cursor = pc.if_else(deletes, beyond, present.is_valid())
+    newer = pc.if_else(cursors.is_null(), without_cursor, pc.greater(present.cast(cursors.type), cursors))
     return np.asarray(newer.fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
 
 

@@ -27,6 +27,7 @@ from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place
 from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, arrow_column
 from airflow_provider_rfr.streams.core import NextPage, Page, PrimaryKey, key_paths
+from airflow_provider_rfr.streams.incremental import DELETED_FIELD
 from airflow_provider_rfr.streams.repeats import RetriedErrors
 
 #: Value of ``absent`` in the row of a second page that ended its partition because it repeats the first page.
@@ -308,7 +309,7 @@ def see_columns(batches: Iterable[tuple[Sequence[LedgerPage], Sequence[int]]]) -
     """
     schema, places = InferredSchema(), dict[str, Place]()
     for pages, ordinals in batches:
-        batch = infer_records(b"\n".join(page.records for page in pages))
+        batch = infer_records(b"\n".join(page.records for page in pages), DELETED_FIELD)
         numbered = sorted(
             (((ordinal, page.page), page.records) for ordinal, page in zip(ordinals, pages, strict=True)),
             key=lambda item: item[0],

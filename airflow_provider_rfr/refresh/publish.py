@@ -37,7 +37,7 @@ from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import full_names, listed
 from airflow_provider_rfr.lake.side_files import SideFiles
 from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, state_properties
-from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
+from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable, discarding
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
@@ -72,6 +72,7 @@ from airflow_provider_rfr.refresh.publish_task import (
 )
 from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.sync import SyncChanges, SyncPlan
+from airflow_provider_rfr.streams.core import key_paths
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn, StatefulRead
 from airflow_provider_rfr.streams.paged import PagedStream
 from airflow_provider_rfr.text import page_place, quantity
@@ -332,7 +333,7 @@ class Publisher:
 
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
         tasks, target = self._plan(header, staged)
-        try:
+        with discarding(target):
             results = self._typed(tasks, target, staged)
             written = [file for result in results for file in result.written]
             deletions = [location for result in results for location in result.changes.deletions]
@@ -341,15 +342,13 @@ class Publisher:
             # A second time, because only now it is known how many rows remain without duplicates. The first check saves
             # the job if the source sent too little.
             _check_guards(self._options, rows=staged - removed, previous=header.previous_rows)
+            state = self._state_after_full(header, results)
             # Checked before the commit is tried, while the files may still be deleted. After a try without an answer,
             # the table may name them.
             self.ledger.check_epoch()
-        except BaseException:
-            target.discard()
-            raise
         try:
-            return self._commit(header, target, written, staged - removed, removed, results)
-        except (TargetChangedError, SchemaEvolutionError):
+            return self._commit(header, target, written, staged - removed, removed, state)
+        except (LedgerError, SchemaEvolutionError, ConfigurationError):
             # Not after other errors: the commit may have succeeded, and then the table names these files.
             target.discard()
             raise
@@ -364,9 +363,12 @@ class Publisher:
         return results
 
     def _plan(self, header: LedgerHeader, rows: int) -> tuple[list[PublishTask], FileTarget]:
-        files, options = self.ledger.page_files(), self._options
+        files, options, deletion_fields = self.ledger.page_files(), self._options, self._deletion_fields
         shares, seen = self._shares(files), self._seen_columns(files)
-        target, where = self._prepare(header, seen), options.replace_where
+        deletes_alone = self.rules.infers and not seen.schema.kinds
+        seen = replace(seen, schema=seen.schema.with_deletions(deletion_fields or None))
+        has_rows = rows > 0 and not (deletes_alone and deletion_fields)
+        target, where = self._prepare(header, seen, has_rows), options.replace_where
         task = PublishTask(
             source=LedgerFiles(self.ledger.store, (), {}),
             target=target,
@@ -384,9 +386,10 @@ class Publisher:
             scratch=self._scratch(header),
             note_fields=not self.rules.infers,
             casts=self.stream.casts,
-            cursor=self._cursor_of(target.rows) if rows else None,
+            cursor=self._cursor_of(target.rows, deletes_alone) if rows else None,
             index=self._index_of(target) if rows else None,
             window=self._window,
+            deletion_fields=deletion_fields,
         )
         return [replace(task, source=share) for share in shares], target
 
@@ -398,8 +401,11 @@ class Publisher:
         window, column = self.sync.window, self.sync.read.column
         return value_of(window.start, column), value_of(window.end, column)
 
-    def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
-        """Plan the table's columns; return the target of this attempt's files."""
+    def _prepare(self, header: LedgerHeader, seen: SeenColumns, has_rows: bool) -> FileTarget:
+        """Plan the table's columns; return the target of this attempt's files.
+
+        :param has_rows: whether any row is written
+        """
         self.sent = frozenset(seen.schema.paths()) - {DELETED_FIELD}
         target = self.target.prepare(
             self.rules.columns(seen, self.target.row_columns()),
@@ -407,6 +413,7 @@ class Publisher:
             inferred=self.rules.infers,
             declared=self.rules.typed_names(),
             rows_stay=self._options.mode != "replace" or self._options.replace_where is not None,
+            has_rows=has_rows,
         )
         return replace(target, family=self.ledger.file_family(header.generation), label=f"e{header.epoch}-")
 
@@ -480,18 +487,17 @@ class Publisher:
     ) -> tuple[list[WrittenFile], int]:
         """Write files that hold duplicates of a primary key again without them; return the files, and rows dropped.
 
-        :param deletions: companions of deletion records: older rows with their keys are dropped
+        :param deletions: companions of deletion records: rows with their keys are dropped, unless they are newer
         """
-        companions = (*(file.keys for file in written if file.keys is not None), *deletions)
+        companions = tuple(file.keys for file in written if file.keys is not None)
         if not companions:
             return written, 0
         buckets = max(1, staged // _KEYS_A_BUCKET)
-        searches = [KeySearch(self.ledger.store, companions, bucket, buckets) for bucket in range(buckets)]
+        search = KeySearch(self.ledger.store, companions, 0, buckets, tuple(deletions))
         losers: dict[str, list[int]] = {}
-        for duplicates in self.jobs.run(find_losers, searches):
+        for duplicates in self.jobs.run(find_losers, [replace(search, bucket=bucket) for bucket in range(buckets)]):
             for companion, rows in duplicates.items():
-                if companion not in deletions:
-                    losers.setdefault(companion, []).extend(rows)
+                losers.setdefault(companion, []).extend(rows)
         if not losers:
             return written, 0
         hit = [(tasks[0], file, losers[file.keys]) for file in written if file.keys in losers]
@@ -508,18 +514,17 @@ class Publisher:
         written: Sequence[WrittenFile],
         rows: int,
         removed: int,
-        results: Sequence[PublishResult],
+        state: SyncState | None,
     ) -> PublishOutcome:
         files = [file.file.describe(target.layout) for file in written]
         binding = Binding(self.target.name, self.stream.name, rows, sum(file.file.size for file in written))
         counts = {"duplicates-removed": removed, **self.left_out.counts}
         summary = commit_summary(self.ledger.id, header, self.config, binding, self.fetched, counts)
-        state = self._state_after_full(header, results)
 
         def commit() -> PublishOutcome:
             if (earlier := self._reload(header)) is not None:
                 return earlier
-            self._check_part(header, target)
+            self._check_part(header)
             with naming(target.folder), self.target.side_files() as side:
                 publication = self.target.commit(
                     files,
@@ -545,7 +550,7 @@ class Publisher:
         self.target.reload()
         return published_already(self.target, self.ledger.id, header)
 
-    def _check_part(self, header: LedgerHeader, target: FileTarget) -> None:
+    def _check_part(self, header: LedgerHeader) -> None:
         """Check that no sync was published between the opening of a part and its publish.
 
         Such a sync may have written newer versions of the part's rows, which no later sync would read again.
@@ -554,28 +559,39 @@ class Publisher:
         """
         if (where := self.config.options.replace_where) is None or self.target.state_digest == header.base_state:
             return
-        target.discard()
         raise LedgerError(
             f"{self.target.name} was synced, rolled back or replaced while the rows of {where} were read, which may be"
             " older than the table's now; the next attempt reads them again. If that takes longer than the time between"
             " two syncs, pause the syncs until it is done"
         )
 
+    @property
+    def _deletion_fields(self) -> frozenset[str]:
+        """Return the fields that count in a deletion record; none if such records are rows, or unknown."""
+        if self.sync is None or not self.sync.read.marks_deleted or self._options.mode == "append":
+            return frozenset()
+        key = {path[0] for path in key_paths(self.stream.primary_key)}
+        return frozenset({DELETED_FIELD, self.sync.read.column.name, *key})
+
     def _record_columns(self, rows: pa.Schema) -> pa.Schema:
         """Return the columns to read from the records: without constants, perhaps with the mark of deletions."""
         columns = _without(rows, self.rules.constants)
-        marks = self.sync is not None and self.sync.read.marks_deleted and self._options.mode != "append"
+        marks = self.sync is not None and self.sync.read.marks_deleted
         return columns.append(pa.field(DELETED_FIELD, pa.bool_())) if marks else columns
 
-    def _cursor_of(self, rows: pa.Schema) -> CursorColumn | None:
-        """Return the cursor column; None if the publish keeps no state.
+    def _cursor_of(self, rows: pa.Schema, deletes_alone: bool) -> CursorColumn | None:
+        """Return the cursor column; None if the publish keeps no state, or if only deletions without it were read.
 
+        :param deletes_alone: whether all records are deletions, which need no cursor value
         :raises ConfigurationError: the rows have no such column, or its type is no cursor's
         """
-        if self.sync is None:
+        column = None if self.sync is None else self.sync.read.column
+        if column is None or (deletes_alone and column.name not in rows.names):
             return None
         try:
-            column = self._cursor_in(rows)
+            if column.name not in rows.names:
+                field = f"streams.{self.stream.name}.incremental.cursor_field"
+                raise ConfigurationError(field, f"no record has {column.name!r}", suggestion(column.name, rows.names))
             comparable(pa.array([], rows.field(column.name).type), column)
         except ConfigurationError as error:
             self._give_up_state(error)
@@ -591,21 +607,6 @@ class Publisher:
             raise error
         _log.warning("%s: an incremental sync would read everything again: %s", self.target.name, error)
         self.sync = None
-
-    def _cursor_in(self, rows: pa.Schema) -> CursorColumn:
-        """Return the cursor column.
-
-        :raises ConfigurationError: the rows have no such column
-        """
-        assert self.sync is not None
-        column = self.sync.read.column
-        if column.name not in rows.names:
-            raise ConfigurationError(
-                f"streams.{self.stream.name}.incremental.cursor_field",
-                f"no record has {column.name!r}",
-                suggestion(column.name, rows.names),
-            )
-        return column
 
     def _last_tokens(self) -> dict[int, Any]:
         """Return the token of each partition's last page, from which a stream may make its own state; else nothing."""
@@ -624,8 +625,13 @@ class Publisher:
         """Return the table's state after all its rows are replaced; None without a state, or if other rows stay."""
         if self.sync is None or not self._replaces_all:
             return None
+        changes = SyncChanges.of(results)
+        if changes.without_key is not None and self.config.sync == "full":
+            message = "%s: %s: %s is null, so no state is kept, and an incremental sync would read everything again"
+            _log.warning(message, self.target.name, *changes.without_key)
+            return None
         try:
-            seen = SyncChanges.of(results).seen_in_full(self.target.name, header.records, self.config.sync)
+            seen = changes.seen_in_full(self.target.name, header.records, self.config.sync)
             left = self.left_out.ordinals
             return self.sync.next_state(self.book.slices, seen, header.opened_at, self._last_tokens(), left)
         except RfrError as error:

@@ -17,14 +17,13 @@ from airflow_provider_rfr.exceptions import (
     SchemaEvolutionError,
 )
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY, Binding
-from airflow_provider_rfr.lake.commits import TargetChangedError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.row_changes import RowChanges
 from airflow_provider_rfr.lake.schemas import full_names, is_system_column
 from airflow_provider_rfr.lake.sync_state import SyncState, state_properties
-from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, UPSTREAM_KEY
+from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, UPSTREAM_KEY, discarding
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
 from airflow_provider_rfr.refresh.merge_task import ChangeBatch, IndexedFile, KeyRules
@@ -56,7 +55,7 @@ class ChangesPublisher(Publisher):
     def _check_staged_rows(self, header: LedgerHeader, staged: int) -> None:
         """Allow any number of rows: few records change, or none."""
 
-    def _prepare(self, header: LedgerHeader, seen: SeenColumns) -> FileTarget:
+    def _prepare(self, header: LedgerHeader, seen: SeenColumns, has_rows: bool) -> FileTarget:
         typed = self.rules.typed_names()
         for path in key_paths(self.stream.primary_key) if self._options.mode == "merge" else ():
             if path[0] in typed:
@@ -72,7 +71,7 @@ class ChangesPublisher(Publisher):
                     f" ({', '.join(sorted(schema.kinds))}), so 1 and '1' would be one row; give it a type in {place} of"
                     " the stream; nothing was published"
                 )
-        return super()._prepare(header, seen)
+        return super()._prepare(header, seen, has_rows)
 
     def _shares(self, files: Mapping[str, int]) -> list[LedgerFiles]:
         # At least one share, because the merge needs a task: a sync that had nothing to ask for has no pages.
@@ -80,17 +79,14 @@ class ChangesPublisher(Publisher):
 
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
         tasks, target = self._plan(header, staged)
-        try:
+        with discarding(target):
             results = self._typed(tasks, target, staged)
             changes = SyncChanges.of(results)
             changes.check(self.target.name, staged)
             self.ledger.check_epoch()
-        except BaseException:
-            target.discard()
-            raise
         try:
             return self._merge_and_commit(header, target, tasks[0], changes, results)
-        except (TargetChangedError, SchemaEvolutionError, PublishRefusedError, ReconciliationError):
+        except (LedgerError, SchemaEvolutionError):
             # These errors are raised before a commit is tried. After any other error, the table may name the files.
             target.discard()
             raise
@@ -99,14 +95,18 @@ class ChangesPublisher(Publisher):
 
     def _index_of(self, target: FileTarget) -> KeyRules:
         """Return the columns by which rows of the batch are matched with rows of the table."""
-        cursor = self._cursor_in(target.rows)
+        assert self.sync is not None
+        column = self.sync.read.column
+        # The table lacks it if there were only deletions so far.
+        cursor = column if column.name in target.layout.arrow.names else None
         key = key_columns(self.stream.primary_key, target.rows, self.rules.infers)
         if self._options.mode == "merge":
-            return KeyRules(key, cursor, key)
+            return KeyRules(key, cursor, key, None if self._window is None else self._window[1])
         # An append leaves out rows that the table has: those with the same key and cursor value. Without a key, those
         # that are equal in all columns, also in columns that this batch lacks.
         names = key or tuple((name,) for name in target.layout.arrow.names if not is_system_column(name))
-        return KeyRules(tuple(dict.fromkeys((*names, (cursor.name,)))), None, key)
+        version = () if cursor is None else ((cursor.name,),)
+        return KeyRules(tuple(dict.fromkeys((*names, *version))), None, key)
 
     def _merge_and_commit(
         self,
@@ -120,22 +120,19 @@ class ChangesPublisher(Publisher):
         sync = self.sync
         assert sync is not None
         before, state = None if sync.window is not None else sync.state, None
-        if before is not None:
-            tokens, left = self._last_tokens(), self.left_out.ordinals
-            state = sync.next_state(self.book.slices, changes.seen, header.opened_at, tokens, left)
         written = {file.file.location: file for result in results for file in result.written}
-        merge = self._merge_of(task, target, written, results)
+        with discarding(target):
+            if before is not None:
+                tokens, left = self._last_tokens(), self.left_out.ordinals
+                state = sync.next_state(self.book.slices, changes.seen, header.opened_at, tokens, left)
+            merge = self._merge_of(task, target, written, results)
 
         def commit() -> PublishOutcome:
-            if (earlier := self._reload(header)) is not None:
-                return earlier
-            current = None if before is None else self.target.sync_state()
-            if before is not None and (current is None or current.digest != before.digest):
-                raise LedgerError(
-                    f"the state of {self.target.name} changed after this sync was opened, by a rollback or by"
-                    " another writer; the next attempt reads what it then lacks"
-                )
-            plan = merge.plan(self.target.reader(), self.target.live_files())
+            with discarding(target):
+                if (earlier := self._reload(header)) is not None:
+                    return earlier
+                self._check_state(before)
+                plan = merge.plan(self.target.reader(), self.target.live_files())
             plan = replace(plan, counts=replace(plan.counts, outside=changes.outside))
             if not plan.counts.changes_rows and (state is None or not sync.moves_state(state)):
                 target.discard()
@@ -143,6 +140,18 @@ class ChangesPublisher(Publisher):
             return self._commit_merge(header, target, plan, state)
 
         return commit_with_retries(commit)
+
+    def _check_state(self, before: SyncState | None) -> None:
+        """Check that the table still has the state from which the sync was read; None for any state.
+
+        :raises LedgerError: it has another one
+        """
+        current = None if before is None else self.target.sync_state()
+        if before is not None and (current is None or current.digest != before.digest):
+            raise LedgerError(
+                f"the state of {self.target.name} changed after this sync was opened, by a rollback or by another"
+                " writer; the next attempt reads what it then lacks"
+            )
 
     def _merge_of(
         self,

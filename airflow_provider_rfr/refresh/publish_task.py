@@ -2,7 +2,8 @@
 
 Rows with the same primary key are found without moving rows: each data file gets a companion, a file with the hashed
 key and the time of each row, and only data files that hold a losing row are written again. The row with the greatest
-cursor value wins; without a cursor, the row that was fetched last.
+cursor value wins; without a cursor, the row that was fetched last. A deletion without a cursor value wins over all rows
+that were fetched before it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,21 @@ import pyarrow as pa
 from airflow_provider_rfr.exceptions import ReconciliationError, SchemaError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, conform, load_file
 from airflow_provider_rfr.lake.files import OWN_FILE, FileStore
+from airflow_provider_rfr.lake.inference import is_marked
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import local_time_field
-from airflow_provider_rfr.numbers import EXACT_INTEGERS, json_text
-from airflow_provider_rfr.refresh.cursor_values import comparable
-from airflow_provider_rfr.refresh.merge_task import PLACE_COLUMN, KeyRules, Paths, column_at, one_zero, write_index
+from airflow_provider_rfr.numbers import EXACT_INTEGERS, dumps, json_text, loads
+from airflow_provider_rfr.refresh.cursor_values import PageValues, comparable
+from airflow_provider_rfr.refresh.merge_task import (
+    PLACE_COLUMN,
+    KeyRules,
+    Paths,
+    column_at,
+    is_before_stub,
+    one_zero,
+    versions_of,
+    write_index,
+)
 from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
@@ -44,12 +55,16 @@ _KEYS_AT_ONCE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class KeySearch:
-    """A task's share of the search for duplicates: the keys in one of ``buckets`` hash buckets."""
+    """A task's share of the search for duplicates: the keys in one of ``buckets`` hash buckets.
+
+    :ivar deletions: companions of deletion records
+    """
 
     store: FileStore
     companions: tuple[str, ...]
     bucket: int
     buckets: int
+    deletions: tuple[str, ...] = ()
 
 
 def _write_keys(
@@ -61,7 +76,8 @@ def _write_keys(
 ) -> None:
     """Write the companion of a data file: hashed key, time and cursor value of each of its rows, in the file's order.
 
-    A hashed key has sixteen bytes. They are zero for a row with a null in its key, which has no duplicates.
+    A hashed key has sixteen bytes. They are zero for a row with a null in its key, which has no duplicates. If the rows
+    have their places in their pages, these follow, because deletions have a companion of their own.
 
     :param cursor: the column whose values order the versions of a row. Equal values are ordered by the time at which
         they were fetched, and so are all versions without a cursor
@@ -74,8 +90,10 @@ def _write_keys(
     times = pc.fill_null(table[_EXTRACTED_AT].cast(pa.int64()), _OLDEST).to_numpy()
     form, versions = b"", b""
     if cursor is not None:
-        values = _versions(comparable(table[cursor.name], cursor))
+        values = _versions(versions_of(table, cursor))
         form, versions = values.dtype.str.encode(), values.tobytes()
+    if PLACE_COLUMN in table.column_names:
+        versions += table[PLACE_COLUMN].to_numpy().tobytes()
     store.write(location, len(times).to_bytes(8, "big") + form.ljust(8) + keys + times.tobytes() + versions)
 
 
@@ -115,35 +133,54 @@ def _integer_keys(column: pa.ChunkedArray) -> bytes:
     return keys.tobytes()
 
 
+_Columns = tuple[np.ndarray[Any, Any], ...]
+
+
+def _read_keys(search: KeySearch, location: str) -> _Columns:
+    """Return keys, times, versions, places in pages and places in the file of a companion's rows in the bucket."""
+    data = search.store.read(location)
+    count, form = int.from_bytes(data[:8], "big"), data[8:16].decode().rstrip()
+    end = 16 + count * _KEY_BYTES
+    key = np.frombuffer(data, np.uint64, 2 * count, 16).reshape(-1, 2)
+    time = np.frombuffer(data, np.int64, count, end)
+    end += time.nbytes
+    version = np.frombuffer(data, form, count, end) if form else np.zeros(count, np.int64)
+    end += version.nbytes if form else 0
+    place = np.frombuffer(data, np.int32, count, end) if end < len(data) else np.zeros(count, np.int32)
+    rows = np.flatnonzero((key[:, 0] >> np.uint64(48)) % np.uint64(search.buckets) == search.bucket)
+    rows = rows[(key[rows] != 0).any(axis=1)]
+    return key[rows], time[rows], version[rows], place[rows], rows
+
+
 def find_losers(search: KeySearch) -> dict[str, list[int]]:
     """Find the rows to drop, by companion: of the rows with one key, all but the newest version.
 
     Of versions that were fetched at the same time, the last row of the last file stays.
     """
-    keys, times, versions, places = [], [], [], []
-    for number, location in enumerate(search.companions):
-        data = search.store.read(location)
-        count, form = int.from_bytes(data[:8], "big"), data[8:16].decode().rstrip()
-        end = 16 + count * _KEY_BYTES
-        key = np.frombuffer(data, np.uint64, 2 * count, 16).reshape(-1, 2)
-        time = np.frombuffer(data, np.int64, count, end)
-        version = np.frombuffer(data, form, count, end + time.nbytes) if form else None
-        rows = np.flatnonzero((key[:, 0] >> np.uint64(48)) % np.uint64(search.buckets) == search.bucket)
-        rows = rows[(key[rows] != 0).any(axis=1)]
-        keys.append(key[rows])
-        times.append(time[rows])
-        if version is not None:
-            versions.append(version[rows])
-        places.append(np.column_stack([np.full(len(rows), number), rows]))
-    key, time, place = np.concatenate(keys), np.concatenate(times), np.concatenate(places)
-    age = (time, np.concatenate(versions)) if versions else (time,)
-    order = np.lexsort((place[:, 1], place[:, 0], *age, key[:, 1], key[:, 0]))
-    ordered = key[order]
-    loses = np.append((ordered[1:] == ordered[:-1]).all(axis=1), False)[: len(order)]
+    found = [_read_keys(search, location) for location in (*search.companions, *search.deletions)]
+    number = np.repeat(np.arange(len(found)), [len(rows) for *_, rows in found])
+    key, time, version, place, row = map(np.concatenate, zip(*found, strict=True))
+    fetched, by_key = (row, number, place, time), (key[:, 1], key[:, 0])
+    versions: _Columns = (version,)
+    # As in the merge of a sync.
+    stubs = (number >= len(search.companions)) & (version == (b"" if version.dtype.kind == "S" else _OLDEST))
+    if stubs.any():
+        order = np.lexsort((*fetched, *by_key))
+        counts = np.empty(len(key), dtype=bool)
+        counts[order] = ~is_before_stub(_ends(key[order]), stubs[order])
+        versions = (version, counts)
+    order = np.lexsort((*fetched, *versions, *by_key))
+    lost = order[~_ends(key[order])]
+    lost = lost[number[lost] < len(search.companions)]
     losers: dict[str, list[int]] = {}
-    for number, row in place[order[loses]].tolist():
-        losers.setdefault(search.companions[number], []).append(row)
+    for file, dropped in zip(number[lost].tolist(), row[lost].tolist(), strict=True):
+        losers.setdefault(search.companions[file], []).append(dropped)
     return losers
+
+
+def _ends(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tell for each of the sorted keys whether it is the last of its value."""
+    return np.append((keys[1:] != keys[:-1]).any(axis=1), True)[: len(keys)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +236,8 @@ class PublishTask:
     :ivar cursor: the column whose greatest values the result has; None without a cursor
     :ivar index: rules of the index that is written beside each file for a merge; None to write companions instead
     :ivar window: start and end of the cursor window, as comparable values; the end is exclusive. None for all rows
+    :ivar deletion_fields: the fields that count in a deletion record: its mark, its key and its cursor value. Empty if
+        deletion records are rows, as in an append
     """
 
     source: LedgerFiles
@@ -216,6 +255,12 @@ class PublishTask:
     cursor: CursorColumn | None = None
     index: KeyRules | None = None
     window: tuple[int, int] | None = None
+    deletion_fields: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> Paths:
+        """Return the paths of the primary key's columns."""
+        return self.index.primary_key if self.index is not None else self.key_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,17 +298,18 @@ class TaskChanges:
 
     :ivar deletions: locations of the indexes, or companions, of deletion records
     :ivar deleted: number of deletion records
-    :ivar seen: the greatest comparable cursor value of each partition, by ordinal
-    :ivar without_cursor: records without a usable cursor value
-    :ivar without_key: the first record without a whole key, as the error names it; None if all have one
+    :ivar seen: cursor values of the pages of each partition, by ordinal; of a time, only those of the greatest page
+    :ivar without_cursor: records without a usable cursor value, except deletion records
+    :ivar without_key: the first record without a whole key, as the error names it, and the field that is null; None if
+        all have one
     :ivar outside: records outside of the window, which are left out
     """
 
     deletions: list[str] = field(default_factory=list)
     deleted: int = 0
-    seen: dict[int, Any] = field(default_factory=dict)
+    seen: dict[int, list[PageValues]] = field(default_factory=dict)
     without_cursor: int = 0
-    without_key: str | None = None
+    without_key: tuple[str, str] | None = None
     outside: int = 0
 
 
@@ -283,8 +329,9 @@ def run_publish_task(task: PublishTask) -> PublishResult:
             rows[ordinal] = rows.get(ordinal, 0) + page.record_count
         offenders += map(asdict, typed.offenders)
         offender_count += typed.offender_count
-        outside += task.row_filter.count_outside(typed.table) if task.row_filter is not None else 0
-        held.append(changes.take(typed.table, pages, ordinals))
+        kept = changes.take(typed.table, pages, ordinals)
+        outside += task.row_filter.count_outside(kept) if task.row_filter is not None else 0
+        held.append(kept)
         if sum(table.nbytes for table in held) >= _MAX_FILE_BYTES:
             written += _write_files(task, pa.concat_tables(held))
             held = []
@@ -303,18 +350,20 @@ class _ChangeCollector:
 
     def take(self, table: pa.Table, pages: Sequence[LedgerPage], ordinals: Sequence[int]) -> pa.Table:
         """Inspect the rows of some pages, and return those to write."""
-        if self._task.index is not None:
+        if self._task.index is not None or self._task.deletion_fields:
             # Rows of a page have the same time, so their places order them. The places are noted before rows are split
             # into deletions and other rows, and by the table's partitions.
             numbers = [np.arange(page.record_count, dtype=np.int32) for page in pages]
             table = table.append_column(PLACE_COLUMN, pa.array(np.concatenate(numbers)))
         if self._task.cursor is not None:
             self._note_cursors(table, self._task.cursor, pages, ordinals)
-        if self._task.index is not None and self.found.without_key is None:
-            self._check_keys(table, self._task.index.primary_key, pages)
+        if self.found.without_key is None:
+            self._check_keys(table, self._task.key, pages)
         if self._task.cursor is not None and self._task.window is not None:
             table = self._within(table, self._task.cursor, *self._task.window)
-        return self._without_deletions(table) if DELETED_FIELD in table.column_names else table
+        if self._task.deletion_fields:
+            return self._without_deletions(table)
+        return table.drop_columns([DELETED_FIELD]) if DELETED_FIELD in table.column_names else table
 
     def _note_cursors(
         self, table: pa.Table, column: CursorColumn, pages: Sequence[LedgerPage], ordinals: Sequence[int]
@@ -322,19 +371,27 @@ class _ChangeCollector:
         import pyarrow.compute as pc
 
         values, start = comparable(table[column.name], column), 0
-        self.found.without_cursor += values.null_count
+        missing = values.is_null()
+        if DELETED_FIELD in table.column_names:
+            missing = pc.and_not(missing, pc.fill_null(table[DELETED_FIELD], False))
+        self.found.without_cursor += pc.sum(missing).as_py() or 0
         for ordinal, page in zip(ordinals, pages, strict=True):
-            greatest = pc.max(values.slice(start, page.record_count)).as_py()
+            least, greatest = pc.min_max(values.slice(start, page.record_count)).as_py().values()
             start += page.record_count
-            if greatest is not None and (ordinal not in self.found.seen or greatest > self.found.seen[ordinal]):
-                self.found.seen[ordinal] = greatest
+            if greatest is None:
+                continue
+            seen = self.found.seen.setdefault(ordinal, [])
+            seen.append(PageValues(page.page, page.extracted_at_us, least, greatest))
+            if column.kind == "datetime":
+                # The state of a time is at most the opening, so the order of the pages is of no importance.
+                seen[:] = [max(seen, key=lambda values: values.greatest)]
 
     def _check_keys(self, table: pa.Table, key: Paths, pages: Sequence[LedgerPage]) -> None:
         for path in key:
             column = column_at(table, path)
             if column.null_count:
                 row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-                self.found.without_key = f"{_record_at(row, pages)}: {'.'.join(path)} is null"
+                self.found.without_key = _record_at(row, pages), ".".join(path)
                 return
 
     def _within(self, table: pa.Table, column: CursorColumn, start: int, end: int) -> pa.Table:
@@ -385,7 +442,7 @@ def _check_double_keys(task: PublishTask, table: pa.Table, pages: Sequence[Ledge
     """
     import pyarrow.compute as pc
 
-    for path in task.index.primary_key if task.index is not None else task.key_columns:
+    for path in task.key:
         column, name = column_at(table, path), ".".join(path)
         if not pa.types.is_floating(column.type):
             continue
@@ -441,6 +498,8 @@ def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNam
     if task.note_fields:
         for page in pages:
             fields.note(bytes(page.records))
+    if task.deletion_fields:
+        pages = [_with_bare_deletions(page, task.deletion_fields) for page in pages]
     typed = type_pages(
         pages,
         _without_offsets(task.schema, task.cursor),
@@ -458,6 +517,18 @@ def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNam
     for place, (name, value) in enumerate(task.constants, start=len(task.schema)):
         table = table.add_column(place, pa.field(name, value.type), pa.repeat(value, expected))
     return replace(typed, table=table)
+
+
+def _with_bare_deletions(page: LedgerPage, names: frozenset[str]) -> LedgerPage:
+    """Return the page without the other fields of its deletion records, which become no rows and need fit no column."""
+    content = bytes(page.records)
+    if DELETED_FIELD.encode() not in content:
+        return page
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines):
+        if is_marked(line, DELETED_FIELD):
+            lines[number] = dumps({name: value for name, value in loads(line).items() if name in names})
+    return replace(page, records=b"\n".join(lines))
 
 
 def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:

@@ -21,7 +21,7 @@ from airflow_provider_rfr.streams.incremental import (
     CursorWindow,
     IncrementalRead,
 )
-from airflow_provider_rfr.streams.moments import moment_of, read_moment, write_moment, zone_of
+from airflow_provider_rfr.streams.moments import in_utc, moment_of, read_moment, write_moment, zone_of
 from airflow_provider_rfr.streams.rest._paginators import KeysetPaginator
 from airflow_provider_rfr.streams.rest._paging import Paginator
 from airflow_provider_rfr.streams.rest._partitions import (
@@ -34,7 +34,7 @@ from airflow_provider_rfr.streams.rest._partitions import (
     windows,
 )
 from airflow_provider_rfr.streams.rest._records import RecordCondition
-from airflow_provider_rfr.streams.rest._request import RequestPlace, StreamRequest
+from airflow_provider_rfr.streams.rest._request import RequestDraft, RequestPlace, StreamRequest
 from airflow_provider_rfr.streams.rest.templates import (
     OF_CONFIG,
     RECORD_NAMES,
@@ -43,10 +43,14 @@ from airflow_provider_rfr.streams.rest.templates import (
     Templated,
     compile_condition,
     has_expressions,
+    lookup,
+    parse_path,
 )
 
 _EARLIEST: Final = datetime(1, 1, 2, tzinfo=timezone.utc)
 _INTEGER: Final = re.compile(r"-?[0-9]+")
+_NAMES_END: Final = re.compile(r"\bstream_slice\W+(get\W+)?window_end\b")
+_START, _END = WINDOW_FIELDS
 _Value: TypeAlias = datetime | int | str
 
 
@@ -60,7 +64,8 @@ class Incremental(Part):
     :ivar format: format of the bounds that are sent: ``iso``, ``epoch``, ``epoch_ms``, or a format of strftime
     :ivar start: the first lower bound: a date or moment of ISO 8601, a whole number, or a text
     :ivar send_as: the place of the lower bound in the request; the bound is inclusive
-    :ivar end_as: the place of the upper bound, which is exclusive: the moment when the load was opened
+    :ivar end_as: the place of the upper bound, which is exclusive: the moment when the load was opened. The last window
+        of a full refresh has none, unless a template of the stream names ``stream_slice.window_end``
     :ivar step: length of the windows that are read in parallel, as an ISO 8601 duration; needs ``end_as``
     :ivar lookback: how much is read again in each sync, as an ISO 8601 duration, for an API whose records appear late
     :ivar settle: how late a record may still appear, as an ISO 8601 duration of days or less. The state stays that far
@@ -196,14 +201,15 @@ class Incremental(Part):
             request = request.with_value(place, f"{{{{ stream_slice.{name} }}}}", scope, f"incremental.{field}")
         return request
 
-    def bind(self, scope: Scope, router: PartitionRouter) -> BoundedRead:
+    def bind(self, scope: Scope, router: PartitionRouter, templates: str) -> BoundedRead:
         """Return the reads of one stream.
 
         :param scope: a scope without secrets in its configuration, because bounds are stored
         :param router: the bound router of the partitions
+        :param templates: a text with all templates of the stream
         :raises SourceDefinitionError: the start is wrong
         """
-        return BoundedRead(self, scope, router)
+        return BoundedRead(self, scope, router, _NAMES_END.search(templates) is not None)
 
 
 class BoundedRead(IncrementalRead):
@@ -211,9 +217,10 @@ class BoundedRead(IncrementalRead):
 
     :ivar key_fields: the fields of its slices that identify them
     :ivar slice_fields: all fields that its slices have
+    :param is_end_named: whether templates name the upper bound, so that each slice must have one
     """
 
-    def __init__(self, declared: Incremental, scope: Scope, router: PartitionRouter) -> None:
+    def __init__(self, declared: Incremental, scope: Scope, router: PartitionRouter, is_end_named: bool) -> None:
         self.column = declared.column
         self.marks_deleted = declared.deleted is not None
         self.slice_fields = (*router.slice_fields, *declared.bound_fields)
@@ -228,14 +235,43 @@ class BoundedRead(IncrementalRead):
         self.settle = timedelta(days=settle.days, seconds=settle.seconds)
         self.moves_by_steps = self._step is not None
         self._has_end = declared.end_as is not None
+        self._is_end_named = is_end_named
+        json_place = None if declared.end_as is None else declared.end_as.json_
+        self._end_in_body = None if json_place is None else parse_path(json_place)
         self._start = self._resolved(declared.start)
         self._deleted: RecordCondition | None = None
         if declared.deleted is not None:
             place = scope.at("deleted")
             self._deleted = RecordCondition(declared.deleted, "incremental.deleted", place, self.slice_fields)
 
+    def all_slices(self, opened_at: datetime) -> Iterator[dict[str, Any]]:
+        """Yield the slices of a full refresh, or of a list of parents; the last one of a partition has no upper bound.
+
+        With one, a record that changes after the opening and before its page is read would be missing.
+
+        :raises SourceDefinitionError: as for :meth:`slices`
+        """
+        last = self._format.write(self._end_at(opened_at)) if self._has_end and not self._is_end_named else None
+        for stream_slice in self.slices({}, opened_at):
+            is_open = last is not None and stream_slice[_END] == last
+            yield {**stream_slice, _END: None} if is_open else stream_slice
+
+    def leave_out_end(self, stream_slice: Mapping[str, Any], draft: RequestDraft) -> None:
+        """Remove the null of a missing upper bound from a request's JSON; elsewhere, nulls are not sent.
+
+        Objects that have nothing else are removed, too: an API may refuse a range without bounds.
+        """
+        if self._end_in_body is None or stream_slice[_END] is not None:
+            return
+        *path, name = self._end_in_body
+        while not (place := lookup(draft.json, tuple(path)))[name]:
+            del place[name]
+            if not path:
+                return
+            *path, name = path
+
     def slices(self, values: Mapping[str, str], opened_at: datetime) -> Iterator[dict[str, Any]]:
-        """Yield the slices of a sync, or of a full refresh where there are no values.
+        """Yield the slices of a sync, each partition without a value from the start on.
 
         :raises SourceDefinitionError: the start is not before the opening, or there are too many windows
         :raises SyncStateError: a value is not one of the cursor column
@@ -281,8 +317,9 @@ class BoundedRead(IncrementalRead):
     def reached(self, stream_slice: Mapping[str, Any], opened_at: datetime) -> str | None:
         if self._step is None:
             return None
-        start, end = (self._format.read(stream_slice[name]) for name in WINDOW_FIELDS)
-        reached = min(end, opened_at - self.settle)
+        start, reached = self._format.read(stream_slice[_START]), opened_at - self.settle
+        if stream_slice[_END] is not None:
+            reached = min(reached, self._format.read(stream_slice[_END]))
         return write_moment(reached) if reached > start else None
 
     def mark_deleted(self, records: list[dict[str, Any]], variables: Mapping[str, Any], request: str | None) -> None:
@@ -348,6 +385,17 @@ class BoundedRead(IncrementalRead):
         except (OverflowError, ValueError):
             return _EARLIEST
 
+    def _end_at(self, upper: datetime) -> datetime:
+        """Return an upper bound that the format can show, moved forward so that it is after every earlier local time.
+
+        In an hour that comes twice, records of the first one show local times after those of the second one's start.
+        """
+        end = self._format.ceil(upper)
+        local = end.astimezone(self._zone)
+        if self._format.has_offset or not local.fold:
+            return end
+        return self._format.ceil(end + (end - in_utc(local.replace(fold=0))))
+
     def _windows(self, lower: datetime, opened_at: datetime) -> Iterator[tuple[str | int, ...]]:
         if lower >= opened_at:
             problem = f"{lower.isoformat()} is not before {opened_at.isoformat()}, when the load was opened"
@@ -355,11 +403,12 @@ class BoundedRead(IncrementalRead):
         if not self._has_end:
             yield (self._format.write(lower),)
         elif self._step is None:
-            yield self._format.write(lower), self._format.write(self._format.ceil(opened_at))
+            yield self._format.write(lower), self._format.write(self._end_at(opened_at))
         else:
             problem = ""
             try:
-                yield from windows(lower, opened_at, self._step, self._format, self._zone, end_inclusive=False)
+                end = self._end_at(opened_at)
+                yield from windows(lower, end, self._step, self._format, self._zone, end_inclusive=False)
             except ValueError as error:
                 problem = str(error)
             if problem:

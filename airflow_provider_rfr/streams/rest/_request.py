@@ -234,7 +234,7 @@ class StreamRequest(Part):
         if other_body or not isinstance(values, (dict, type(None))):
             problem = f"a window is sent in {part}, and the request has another body"
             raise scope.error("request", problem, f"write {sender} for that body, or as a query")
-        if lookup(values or {}, path) is not MISSING:
+        if lookup(values or {}, path) not in (MISSING, value):
             problem = f"{name!r} is sent by {sender}, too"
             raise scope.error(f"request.{field}", problem, "remove one of the two")
         changed = deepcopy(values or {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Final
 
 from airflow_provider_rfr.documents import suggestion
@@ -41,6 +42,7 @@ from airflow_provider_rfr.streams.rest._request import (
     Authenticator,
     HostPolicy,
     RequestDefaults,
+    RequestDraft,
     Requester,
     Timeouts,
     Transport,
@@ -139,12 +141,12 @@ class RestStream(ParentStream):
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
         """Return the partitions; a parent stream is read for them, page by page."""
         read, router = self.incremental, self._router
-        slices = router.partitions() if read is None else read.slices({}, datetime.now(timezone.utc))
+        slices = router.partitions() if read is None else read.all_slices(datetime.now(timezone.utc))
         return (stream_slice.partition for stream_slice in unique_slices(self, slices))
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
         try:
-            verdict = self._requester.fetch(stream_slice, token, self._paginator.inject, self.context)
+            verdict = self._requester.fetch(stream_slice, token, partial(self._inject, stream_slice), self.context)
             return self._page_of(stream_slice, token, verdict)
         except SourceError as error:
             # An error of the credentials or the rate limit says nothing about the page.
@@ -161,6 +163,11 @@ class RestStream(ParentStream):
                     " the partition is read again from its first page"
                 )
             raise
+
+    def _inject(self, stream_slice: Mapping[str, Any], token: Any | None, draft: RequestDraft) -> None:
+        self._paginator.inject(token, draft)
+        if self.incremental is not None:
+            self.incremental.leave_out_end(stream_slice, draft)
 
     def _page_of(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: ResponseVerdict) -> Page:
         answer = verdict.answer
@@ -344,7 +351,7 @@ class _SourceBuilder:
         paginator = paginator.bind(context)
         parents = ParentStreams(self.definition.streams, self.stream)
         router = (stream.partitions or PartitionRouter()).bind(public.at("partitions"), parents)
-        read = None if stream.incremental is None else stream.incremental.bind(public.at("incremental"), router)
+        read = self._incremental_read(stream, public, router)
         slice_fields = router.slice_fields if read is None else read.slice_fields
         records = (stream.records or Records()).bind(public.at("records"), slice_fields)
         return RestStream(
@@ -364,6 +371,13 @@ class _SourceBuilder:
             source=self._source,
             api_host=bare_host(base_url),
         )
+
+    def _incremental_read(self, stream: StreamDefinition, scope: Scope, router: PartitionRouter) -> BoundedRead | None:
+        if stream.incremental is None:
+            return None
+        # A schema has no templates, and may be long.
+        templates = stream.model_dump_json(exclude={"json_schema"}) + self.definition.defaults.request.model_dump_json()
+        return stream.incremental.bind(scope.at("incremental"), router, templates)
 
     def _source(self) -> dict[str, Any]:
         """Return a source for another process, with only the streams that were built here; it holds secrets."""

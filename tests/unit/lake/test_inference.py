@@ -184,15 +184,21 @@ JSON_VALUES = st.recursive(
 RECORDS = st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), JSON_VALUES, max_size=3), max_size=6)
 
 
+@pytest.mark.parametrize("mark", [None, "a"])
 @examples(400, derandomize=True)
 @given(RECORDS, st.lists(st.integers(0, 6), max_size=3))
-def test_the_result_is_the_same_however_records_are_split(records: list[Any], cuts: list[int]) -> None:
-    whole = infer_records(lines(*records))
+def test_the_result_is_the_same_however_records_are_split(
+    mark: str | None, records: list[Any], cuts: list[int]
+) -> None:
+    whole = infer_records(lines(*records), mark)
     edges = [0, *sorted(cuts), len(records)]
-    parts = [infer_records(lines(*records[a:b])) for a, b in pairwise(edges)]
+    parts = [InferredSchema.from_json(infer_records(lines(*records[a:b]), mark).to_json()) for a, b in pairwise(edges)]
     assert reduce(merge, parts, InferredSchema()) == whole
     assert reduce(merge, reversed(parts), InferredSchema()) == whole
-    assert inference._by_walking(lines(*records)).fields == whole.fields
+    kept, gone = ([item for item in records if (item.get(mark) is True) is deletes] for deletes in (False, True))
+    assert inference._by_walking(lines(*kept)).fields == whole.fields
+    assert inference._by_walking(lines(*records)).fields == whole.with_deletions(None).fields
+    assert whole.deletions == (inference._by_walking(lines(*gone)) if gone else None)
 
 
 @examples(300, derandomize=True)

@@ -15,6 +15,7 @@ from pyiceberg.types import StringType
 
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
+    LedgerError,
     PublishRefusedError,
     SchemaError,
     SyncStateError,
@@ -28,7 +29,7 @@ from airflow_provider_rfr.refresh.merge_task import SearchTask
 from airflow_provider_rfr.refresh.publish import Publisher
 from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
 from tests.kill_points import intercept
-from tests.unit.messages import raises
+from tests.unit.messages import check_messages, raises
 from tests.unit.refresh import changing_source
 from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
 from tests.unit.refresh.in_driver import TABLE, SyncedTable, killed_before_the_mark
@@ -117,6 +118,68 @@ def test_a_record_that_is_deleted_removes_its_row_and_an_unknown_one_nothing(sho
     shop.change(9, 10, deleted=True)
     assert counted(shop.sync()) == {"deleted": 1, "unknown_deletions": 1, "unchanged": 1}
     assert shop.rows() == [(0, "x"), (2, "x")]
+
+
+def delete(number: int | None, **more: Any) -> None:
+    """Add a deletion without a cursor value, as feeds of changes send it."""
+    RECORDS.append({"id": number, "shop": "a", "deleted": True, **more})
+
+
+@pytest.mark.parametrize("page_size", [1, 10])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_deletion_without_a_cursor_value_is_newer_than_all_that_was_fetched_before(
+    shop: Shop, page_size: int, full: bool
+) -> None:
+    shop.config = {"page_size": page_size}
+    begun(shop, 5)
+    if not full:
+        RECORDS.clear()
+    delete(1)
+    shop.change(2, 40, "new")
+    delete(2)
+    delete(3)
+    shop.change(3, 40, "again")
+    shop.change(3, 41, "and newer")
+    shop.change(3, 40, "older")
+    figures = shop.sync(full=full)
+    assert full or counted(figures) == {"deleted": 2, "updated": 1, "older_versions": 4}
+    assert shop.rows() == [(0, "x"), (3, "and newer"), (4, "x")]
+
+
+@pytest.mark.parametrize("mode", ["merge", "append"])
+def test_a_sync_may_read_nothing_but_deletions_without_cursor_values(shop: Shop, mode: str) -> None:
+    begun(shop, mode=mode)
+    RECORDS.clear()
+    delete(1, updated_at=None)
+    delete(9)
+    changes = {"deleted": 1, "unknown_deletions": 1} if mode == "merge" else {"inserted": 2}
+    assert counted(shop.sync(mode)) == changes
+    assert shop.state == {'{"shop":"a"}': "2024-01-01T00:00:02.000000Z"}
+
+
+def test_other_fields_of_a_deletion_make_no_column_and_need_fit_none(shop: Shop) -> None:
+    for number in range(3):
+        shop.change(number, number, amount=number)
+    shop.sync()
+    delete(1, amount="none", reason="sold")
+    shop.change(2, 10, amount=7)
+    assert counted(shop.sync()) == {"deleted": 1, "updated": 1, "older_versions": 1}
+    columns = shop.table.schema()
+    assert (str(columns.find_type("amount")), "reason" in columns.column_names) == ("long", False)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_required_column_needs_no_value_where_no_row_is_written(shop: Shop, deletes: bool) -> None:
+    begun(shop)
+    with shop.table.update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("value", required=True)
+    RECORDS.clear()
+    if deletes:
+        delete(1)
+    assert counted(shop.sync()) == ({"deleted": 1} if deletes else {})
+    if not deletes:
+        shop.sync(full=True, allow_empty=True)
+        assert shop.rows() == []
 
 
 def test_deleted_records_are_left_out_of_a_full_refresh(shop: Shop) -> None:
@@ -391,6 +454,33 @@ def test_a_cursor_of_local_times_takes_no_offset(shop: Shop) -> None:
     assert shop.state == {'{"shop":"a"}': "2024-01-01T05:00:00.000000Z"}
 
 
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("zone", "first", "later"),
+    [
+        ("Europe/Berlin", "2024-10-27T02:50:00", "2024-10-27T02:10:00"),
+        ("Australia/Lord_Howe", "2024-04-07T01:55:00", "2024-04-07T01:35:00"),
+    ],
+)
+def test_of_local_times_in_an_hour_that_comes_twice_the_one_that_was_fetched_later_is_newer(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, zone: str, first: str, later: str, full: bool
+) -> None:
+    monkeypatch.setattr(changing_source.Orders, "_asked", staticmethod(lambda *_: True))
+    shop.config = {"timezone": zone}
+    for number in range(2):
+        shop.change(number, 0, "first")
+        RECORDS[-1]["updated_at"] = first
+    shop.sync()
+    shop.change(0, 0, "later")
+    shop.change(1, 0, deleted=True)
+    shop.change(2, 0, "an hour before")
+    for record, local in zip(RECORDS[2:], (later, later, f"{first[:11]}01:00:00"), strict=True):
+        record["updated_at"] = local
+    RECORDS.append({**RECORDS[2], "updated_at": f"{first[:11]}01:10:00"})
+    shop.sync(full=full)
+    assert shop.rows() == [(0, "later"), (2, "an hour before")]
+
+
 def test_integers_and_partitions_have_states_of_their_own(shop: Shop) -> None:
     shop.config = {"shops": ["a", "b"], "cursor": "version"}
     shop.change(1, 0, version=2**60)
@@ -402,6 +492,28 @@ def test_integers_and_partitions_have_states_of_their_own(shop: Shop) -> None:
     shop.change(2, 0, "changed", shop="b", version=8)
     assert counted(shop.sync()) == {"inserted": 1, "updated": 1, "unchanged": 1, "older_versions": 1}
     assert {bound for bound, token in ASKED if not token} == {"", "7", str(2**60)}
+
+
+@pytest.mark.parametrize("versions", [(1, 2, 3), (3, 1, 2)])
+def test_a_number_that_changes_while_pages_are_read_is_read_by_the_next_sync(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, versions: tuple[int, ...]
+) -> None:
+    shop.config = {"cursor": "version", "page_size": 1}
+    for number, version in enumerate(versions):
+        shop.change(number, 0, version=version)
+    with monkeypatch.context() as patched:
+
+        def change(*_: Any) -> None:
+            if len(ASKED) == 1:
+                RECORDS[0].update(version=10, value="changed")
+                RECORDS[2].update(version=11, value="changed")
+
+        intercept(changing_source.Orders, "read_page", after=change, put=patched.setattr)
+        shop.sync()
+    assert shop.rows() == [(0, "x"), (1, "x"), (2, "changed")]
+    check_messages([record.getMessage() for record in caplog.records if record.levelname == "WARNING"])
+    shop.sync()
+    assert shop.rows() == [(0, "changed"), (1, "x"), (2, "changed")]
 
 
 def test_a_time_that_has_not_come_yet_does_not_hide_later_changes(shop: Shop) -> None:
@@ -449,6 +561,48 @@ def test_a_record_without_a_key_is_named(shop: Shop) -> None:
     with pytest.raises(PublishRefusedError, match=r"partition .*, page 1, record 2: id is null"):
         shop.sync()
     assert shop.rows() == [(0, "x"), (1, "x"), (2, "x")]
+
+
+def test_rows_that_a_sync_will_merge_into_need_a_key_and_those_of_a_full_refresh_do_not(shop: Shop) -> None:
+    shop.change(1, 0)
+    shop.change(2, 5)
+    RECORDS[-1]["id"] = None
+    with raises(PublishRefusedError):
+        shop.sync()
+    assert not shop.catalog.table_exists(TABLE)
+    assert shop.sync(full=True).rows == 2
+    assert read_state(shop.table) is None
+    with raises(PublishRefusedError):
+        shop.sync()
+
+
+def data_files(shop: Shop) -> set[str]:
+    return {path.name for path in Path(shop.properties["warehouse"][7:]).glob("raw/orders/data/*")}
+
+
+def test_a_first_sync_that_is_refused_leaves_no_files(shop: Shop) -> None:
+    shop.change(6, 0)
+    RECORDS[-1]["updated_at"] = "soon"
+    with pytest.raises(PublishRefusedError):
+        shop.sync()
+    assert data_files(shop) == set()
+
+
+def test_a_sync_that_is_refused_after_a_rollback_leaves_no_files(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(shop)
+    snapshot = shop.table.metadata.current_snapshot_id
+    shop.change(3, 3)
+    shop.sync()
+    before = data_files(shop)
+    shop.change(4, 4)
+
+    def roll_back(*_: Any) -> None:
+        shop.table.manage_snapshots().rollback_to_snapshot(snapshot).commit()
+
+    with monkeypatch.context() as patched, raises(LedgerError):
+        intercept(ChangesPublisher, "_merge_and_commit", before=roll_back, put=patched.setattr)
+        shop.sync()
+    assert data_files(shop) == before
 
 
 @pytest.mark.parametrize("key", [2**53, -1e18, 1234567890123456769, LongNumber("0.1234567890123456789")])
@@ -686,6 +840,14 @@ class TestWindow:
         del RECORDS[-1]  # as an API that still gives the older version
         assert counted(shop.sync(window=self.WINDOW)) == {"stale": 1, "unchanged": 1}
         assert (1, "newer") in shop.rows()
+
+    def test_a_deletion_without_a_cursor_value_leaves_rows_beyond_the_window(self, shop: Shop) -> None:
+        begun(shop, 6)
+        RECORDS.clear()
+        delete(2)
+        delete(3)
+        assert counted(shop.sync(window=self.WINDOW)) == {"deleted": 1, "stale": 1}
+        assert [number for number, _ in shop.rows()] == [0, 1, 3, 4, 5]
 
     def test_versions_of_a_window_are_appended_once(self, shop: Shop) -> None:
         begun(shop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -50,7 +51,7 @@ class _DeletesWriter(ManifestWriterV2):
 
 
 class _RowDelta(_FastAppendFiles):
-    """A snapshot that adds one file of position deletes, as Spark's merge-on-read DELETE makes it."""
+    """A snapshot that adds one file of deletes, as Spark's merge-on-read DELETE and Flink's upserts make it."""
 
     deletes: DataFile
 
@@ -70,23 +71,41 @@ def delete_positions(table: Table, data_file: str, *ids: int) -> None:
     # A publish writes rows in any order.
     written = pq.read_table(data_file.removeprefix("file://"), columns=["id"])["id"].to_pylist()
     positions = sorted(written.index(number) for number in ids)
-    location = f"{table.location()}/data/{uuid4().hex}-deletes.parquet"
     columns = (("file_path", pa.string(), _PATH_ID), ("pos", pa.int64(), _POSITION_ID))
+    rows = {"file_path": [data_file] * len(positions), "pos": positions}
+    add_deletes(table, rows, columns, DataFileContent.POSITION_DELETES, {_PATH_ID: data_file.encode()})
+
+
+def add_deletes(
+    table: Table,
+    rows: Any,
+    columns: Sequence[tuple[str, pa.DataType, int]],
+    content: DataFileContent,
+    bounds: Any,
+    ids: list[int] | None = None,
+) -> None:
+    """Add a file of deletes.
+
+    :param columns: name, type and field id of each column
+    :param ids: fields that are compared, of equality deletes
+    """
+    location = f"{table.location()}/data/{uuid4().hex}-deletes.parquet"
     schema = pa.schema([pa.field(name, kind, False, {"PARQUET:field_id": str(at)}) for name, kind, at in columns])
     path = Path(location.removeprefix("file://"))
-    pq.write_table(pa.table({"file_path": [data_file] * len(positions), "pos": positions}, schema=schema), path)
+    written = pa.table(rows, schema=schema)
+    pq.write_table(written, path)
     unknown = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "split_offsets")
-    bounds = {_PATH_ID: data_file.encode()}
     deletes = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES,
+        content=content,
         file_path=location,
         file_format=FileFormat.PARQUET,
         partition=Record(),
-        record_count=len(positions),
+        record_count=written.num_rows,
         file_size_in_bytes=path.stat().st_size,
         lower_bounds=bounds,
         upper_bounds=bounds,
-        **dict.fromkeys((*unknown, "sort_order_id", "equality_ids", "key_metadata")),
+        equality_ids=ids,
+        **dict.fromkeys((*unknown, "sort_order_id", "key_metadata")),
     )
     deletes.spec_id = 0
     with table.transaction() as transaction, _RowDelta(Operation.OVERWRITE, transaction, table.io) as delta:
@@ -117,6 +136,28 @@ def test_rows_that_others_delete_by_position_stay_deleted(shop: Shop) -> None:
     shop.change(1, 10, "changed")
     assert counted(shop.sync()) == {"updated": 1, "unchanged": 1}
     assert shop.rows() == [(0, "x"), (1, "changed"), (3, "x")]
+
+
+def test_a_full_refresh_replaces_rows_with_equality_deletes_which_a_sync_refuses(shop: Shop) -> None:
+    shop.config = {"shops": ["a", "b"]}
+    shop.change(9, 0, shop="b")
+    begun(shop)
+    field_id = shop.table.schema().find_field("id").field_id
+    columns = (("id", pa.int64(), field_id),)
+    add_deletes(shop.table, {"id": [1]}, columns, DataFileContent.EQUALITY_DELETES, {}, [field_id])
+    files = {path.name for path in Path(shop.properties["warehouse"][7:]).glob("raw/orders/data/*")}
+    shop.change(2, 10, "changed")
+    with raises(ConfigurationError):
+        shop.sync()
+    shop.config = {"shops": ["b"]}
+    with raises(ConfigurationError):
+        shop.sync(full=True, replace_where="shop = 'b'")
+    assert {path.name for path in Path(shop.properties["warehouse"][7:]).glob("raw/orders/data/*")} == files
+    shop.config = {"shops": ["a", "b"]}
+    shop.sync(full=True)
+    assert shop.rows() == [(0, "x"), (1, "x"), (2, "changed"), (9, "x")]
+    assert shop.table.current_snapshot().summary["total-equality-deletes"] == "0"
+    assert counted(shop.sync()) == {"unchanged": 2}
 
 
 def test_a_sync_without_records_counts_the_rows_that_others_left(shop: Shop) -> None:

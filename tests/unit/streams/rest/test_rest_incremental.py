@@ -47,11 +47,36 @@ def test_without_a_value_everything_from_the_start_is_asked_for(make):
     assert weeks[-1] == ("2026-03-05T00:00:00Z", "2026-03-10T12:00:01Z")
 
 
-def test_a_full_refresh_lists_the_same_slices_up_to_now(make):
+@pytest.mark.parametrize("place", [{"query": "until"}, {"header": "X-Until"}, {"json": "until.at"}, {"form": "until"}])
+def test_a_full_refresh_asks_for_what_changes_while_it_runs_too(api, make, place):
+    stream = make(incremental={**WEEKS, "end_as": place}, request={"path": "/items", "method": "POST"})
+    *weeks, last = stream.stream_slices()
+    assert last["window_end"] is None
+    assert [week["window_end"] for week in weeks] == [week["window_start"] for week in [*weeks[1:], last]]
+    api.answers({"data": []})
+    for stream_slice in (weeks[0], last):
+        stream.read_page(stream_slice, None)
+    sent = [f"{asked.query} {dict(asked.headers)} {asked.body!r}".lower() for asked in api.asked]
+    assert ["until" in text for text in sent] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"request": {"path": "/items", "query": {"until": "{{ stream_slice.window_end }}"}}},
+        {"request": {"path": "/items/{{ stream_slice['window_end'] }}"}},
+        {"transformations": [{"type": "add", "fields": {"end": '{{ stream_slice.get("window_end") }}'}}]},
+        {"source": {"defaults": {"request": {"headers": {"X-Until": "{{ stream_slice.window_end }}"}}}}},
+    ],
+)
+def test_a_full_refresh_ends_at_its_opening_where_a_template_names_the_end(api, make, named):
     before = datetime.now(timezone.utc)
-    [only] = make(incremental=UNTIL).stream_slices()
-    assert only["window_start"] == "2026-01-01T00:00:00Z"
+    stream = make(incremental=UNTIL, **named)
+    [only] = stream.stream_slices()
     assert before <= read_moment(only["window_end"]) <= datetime.now(timezone.utc) + timedelta(seconds=1)
+    api.answers({"data": []})
+    stream.read_page(only, None)
+    assert api.asked[0].query["until"] == only["window_end"]
 
 
 def test_the_lower_bound_is_the_value_less_the_lookback_rounded_down_and_never_before_the_start(make):
@@ -208,6 +233,21 @@ class TestWindow:
         window = CursorWindow.parse("2026-11-01T05:30Z/2026-11-01T12:00Z")
         assert self.bounds(make(incremental=local), window) == [("2026-11-01T00:30:00", "2026-11-01T07:00:00")]
 
+    @pytest.mark.parametrize("length", [timedelta(minutes=20), timedelta(hours=1)])
+    @pytest.mark.parametrize("name", ["Europe/Zurich", "Australia/Lord_Howe"])
+    def test_each_local_time_is_asked_for_in_the_window_in_which_it_counts(self, make, name, length):
+        form, zone = "%Y-%m-%d %H:%M:%S", zone_of(name)
+        stream, written = make(incremental={**UNTIL, "format": form, "timezone": name}), TimeFormat(form, zone)
+        hour = datetime(2026, *((10, 24, 22) if "Zurich" in name else (4, 4, 13)), tzinfo=timezone.utc)
+        # A bound that is rounded up to the second hour is in it, too.
+        start = hour - timedelta(seconds=0.5)
+        shown = {written.write(start + timedelta(minutes=minute)) for minute in range(300)}
+        for number in range(round(timedelta(hours=5) / length)):
+            first, end = start + number * length, start + (number + 1) * length
+            [(lower, upper)] = self.bounds(stream, CursorWindow(write_moment(first), write_moment(end)))
+            count = {text for text in shown if first <= written.read(text) < end}
+            assert count == {text for text in count if lower <= text < upper}
+
 
 class TestReached:
     """How far a sync came, whether or not there were records."""
@@ -228,6 +268,7 @@ class TestReached:
         # It may be published much later than it was opened, but knows nothing of that time.
         [only] = read.slices({"{}": write_moment(NOW - timedelta(minutes=20))}, NOW)
         assert read.reached(only, NOW) == "2026-03-10T11:50:00.250000Z"
+        assert read.reached({**only, "window_end": None}, NOW) == "2026-03-10T11:50:00.250000Z"
 
     @pytest.mark.parametrize("form", ["epoch", "epoch_ms", "%d.%m.%Y %H:%M", "%Y%jT%I%p", "%b %y"])
     def test_windows_of_any_format_are_read_back(self, make, form):
@@ -293,11 +334,12 @@ class TestDeleted:
             stream.read_page({"window_start": "x"}, None)
 
     def test_a_deleted_parent_has_no_children(self, api):
-        parent = {"primary_key": "id", "incremental": {**SINCE, "deleted": "record.gone"}}
+        parent = {"primary_key": "id", "incremental": {**UNTIL, "deleted": "record.gone"}}
         child = {"partitions": {"type": "substream", "parent": "shops", "parent_key": "id", "field": "shop"}}
         loaded = load_streams({"definition": {"base_url": api.url, "streams": {"shops": parent, "orders": child}}})
         api.answer = lambda asked: [{"id": 1}, {"id": 2, "gone": True}, {"id": 3, "gone": False}]
         assert list(loaded["orders"].stream_slices()) == [{"shop": 1}, {"shop": 3}]
+        assert "until" not in api.asked[0].query, "a parent that changes meanwhile would have no children"
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, -(2**63) + 1, 2**63, -(2**63), 2**70])
