@@ -469,7 +469,8 @@ class DateWindowRouter(PartitionRouter):
     window.
 
     :ivar start: start of the first window: a date or moment of ISO 8601
-    :ivar end: end of the last window, which is not part of it; by default the moment when the refresh opens
+    :ivar end: end of the last window, which is not part of it; by default the moment when the refresh opens. So divide
+        by a time that does not change: a record whose time moves beyond the end before its page is read is missing
     :ivar step: length of a window, as an ISO 8601 duration, e.g. ``P1D``, ``P1M``, ``PT6H``
     :ivar format: format of what is sent: ``iso``, ``epoch`` (seconds), ``epoch_ms``, or a format of strftime with ``%Y
         %m %d %H %M %S %f %z %j %y %b %B %a %A %I %p``
