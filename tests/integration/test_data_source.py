@@ -219,8 +219,8 @@ def test_a_given_schema_wins_and_values_that_do_not_fit_it_are_named(notebook: N
     assert dict(notebook.result("frame.dtypes"))["id"] == "int"
     assert notebook.result("frame.where('amount > 0 AND ship_to.city IS NOT NULL').count()") == SIZES.records
     for schema, sentence in [
-        ("id BIGINT, reference BIGINT", r'orders, partition \{\}, page 1: record 1: reference is the string "ORD-'),
-        ("id TINYINT", r"orders, partition \{\}, page 7: id: Integer value 128 not in range"),
+        ("id BIGINT, reference BIGINT", r'orders, page 1: record 1: reference is the string "ORD-'),
+        ("id TINYINT", r"orders, page 7: id: Integer value 128 not in range"),
         ("id INT, coupon STRING NOT NULL", "coupon is null in a record, and NOT NULL in the schema"),
         ("id INT, tags MAP<STRING, STRING>", "schema.tags: records can't be read into map<string,string>"),
     ]:

@@ -84,6 +84,13 @@ async function prepare() {
   confirming.disabled = false;
 }
 
+// What the button does: another run may have taken the table over, or another publish may have been refused. The text of
+// the dialog is left out, because it says how many other runs wait.
+function requestOf(button) {
+  const { effect, ...request } = JSON.parse(button?.dataset.request ?? "{}");
+  return JSON.stringify([button?.textContent, request]);
+}
+
 async function send() {
   // Not again after a lost answer: the first request may have made the run.
   if (!current.isTried) {
@@ -92,8 +99,7 @@ async function send() {
       confirming.disabled = false;
       return;
     }
-    // The whole request: another run may have taken the table over, or another publish may have been refused.
-    if (document.getElementById(current.button)?.dataset.request !== current.shown) {
+    if (requestOf(document.getElementById(current.button)) !== current.shown) {
       refuse("Its state has changed meanwhile, so nothing was done.");
       return;
     }
@@ -133,7 +139,7 @@ async function attempt(step, lost) {
 }
 
 function ask(button) {
-  current = { ...JSON.parse(button.dataset.request), button: button.id, shown: button.dataset.request };
+  current = { ...JSON.parse(button.dataset.request), button: button.id, shown: requestOf(button) };
   document.getElementById("action-name").textContent = confirming.textContent = button.textContent;
   document.getElementById("action-effect").textContent = current.effect;
   settings.hidden = true;

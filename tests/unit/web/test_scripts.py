@@ -94,3 +94,12 @@ def test_nothing_is_done_but_what_the_viewer_saw(page: Page, answer: dict[str, A
     problem.wait_for()
     assert problem.inner_text().startswith(said)
     assert not [url for url in asked if "/api/v2/" in url]
+
+
+def test_another_text_is_no_other_action(page: Page) -> None:
+    page.route("**/api/v2/task", partial(_fulfill, json={}))
+    page.locator("#do-stop").click()
+    body = PAGE.format(json.dumps({**REQUEST, "effect": "1 run did not end yet."}), DIALOG)
+    page.route("**/rfr/", partial(_fulfill, body=body, content_type="text/html"))
+    with page.expect_request("**/api/v2/task"):
+        page.locator("#action-confirm").click()
