@@ -488,9 +488,9 @@ class RefreshAttempt:
         return result
 
     def is_refused(self) -> bool:
-        """Tell whether a publish was refused because of the rows that were read, as of the last look."""
-        headers = self._ledgers.headers.values()
-        return any(header is not None and header.refused_under is not None for header in headers)
+        """Tell whether this run's publish was refused because of the rows that were read, as of the last look."""
+        headers = [header for header in self._ledgers.headers.values() if header is not None]
+        return any(header.refused_under is not None and header.run_key == self.run_key for header in headers)
 
     def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
         self.lineage = replace(self.lineage, figures=figures_by_table(result))

@@ -122,7 +122,8 @@ def save_memory() -> None:
 def driver_java_options() -> list[str]:
     """Return the options for a driver on this machine, for ``spark.driver.extraJavaOptions``. Never for an executor."""
     archive = _archive_path()
-    if archive is None or not archive.is_file():
+    # Not is_file(), which raises an error where the folder can't be read.
+    if archive is None or not os.access(archive, os.R_OK):
         return list(_FAST_START)
     return [*_FAST_START, f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
@@ -130,7 +131,7 @@ def driver_java_options() -> list[str]:
 def _archive_path() -> Path | None:
     """Return the path of the class archive for this Java and this Spark, existing or not.
 
-    Return None without Java or Spark, or if the archive is turned off.
+    Return None without Java, Spark or a home, or if the archive is turned off.
     """
     if os.environ.get(_SWITCH, "").lower() in ("off", "0", "false"):
         return None
@@ -144,7 +145,10 @@ def _archive_path() -> Path | None:
     digest.update(str(java.stat().st_mtime_ns).encode())
     for jar in sorted(home.glob("jars/*.jar")):
         digest.update(f"{jar}:{jar.stat().st_size}".encode())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
     return cache / "airflow-provider-rfr" / f"spark-{digest.hexdigest()}.jsa"
 
 
@@ -173,21 +177,24 @@ def _write_archive() -> Path | None:
 
 
 def write_in_background() -> subprocess.Popen[bytes] | None:
-    """Start a process that writes the archive if it is missing; return None if there is nothing to do."""
+    """Start a process that writes the archive if it is missing; return None if there is nothing to do, or no memory."""
     archive = _archive_path()
-    if archive is None or archive.is_file():
+    if archive is None or os.access(archive, os.R_OK):
         return None
     # With these variables PySpark would connect to the Java of this driver instead of starting its own.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_GATEWAY")}
-    return subprocess.Popen(
-        ["nice", "-n", "19", sys.executable, "-m", __name__],
-        env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        # Signals to the driver's process group, such as that of Ctrl-C, do not end it half way.
-        start_new_session=True,
-    )
+    # The load is published: nothing may fail any more.
+    with suppress(OSError):
+        return subprocess.Popen(
+            ["nice", "-n", "19", sys.executable, "-m", __name__],
+            env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Signals to the driver's process group, such as that of Ctrl-C, do not end it half way.
+            start_new_session=True,
+        )
+    return None
 
 
 def _run_small_job(options: list[str]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.hooks.spark import DriverReport, DriverState
-from airflow_provider_rfr.operators._attempt import EndedDriver, deadline_of
+from airflow_provider_rfr.operators._attempt import EndedDriver, RefreshAttempt, deadline_of
 from airflow_provider_rfr.triggers.refresh import End, Ending
 from tests.unit.operators.test_execute import FakeStateStore
 from tests.unit.triggers.refreshes import Refresh, refresh
@@ -63,6 +64,13 @@ def test_an_end_that_no_retry_helps_is_final(refresh: Refresh, exit_code: int, r
     failure = ended(refresh).failure(refused=refused)
     assert isinstance(failure, AirflowFailException)
     assert remedy in str(failure)
+
+
+@pytest.mark.parametrize(("run", "is_refused"), [("today", True), ("yesterday", False)])
+def test_the_refused_publish_of_another_run_is_not_this_ones(run: str, is_refused: bool) -> None:
+    header = SimpleNamespace(refused_under="rules", run_key=run)
+    attempt = SimpleNamespace(run_key="today", _ledgers=SimpleNamespace(headers={"raw.a": None, "raw.b": header}))
+    assert RefreshAttempt.is_refused(attempt) is is_refused  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

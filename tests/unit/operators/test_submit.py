@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_rfr.exceptions import PreflightError
 from airflow_provider_rfr.operators import submit
 from airflow_provider_rfr.operators.submit import python_environment, spark_environment
+from airflow_provider_rfr.refresh import process
 from airflow_provider_rfr.refresh.process import process_started
 from tests.unit.messages import raises
 
@@ -154,3 +155,13 @@ def test_the_driver_finds_a_sources_class_where_airflow_finds_it(
     environment = python_environment({"class": "my_shop:Orders"}, {"PYTHONPATH": "/given"}, local=True)
     assert str(tmp_path) in environment["PYTHONPATH"].split(":")
     assert environment["PYTHONPATH"].endswith(":/given")
+
+
+def test_a_machine_without_a_home_starts_without_a_class_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert not any("SharedArchiveFile" in option for option in process.driver_java_options())
+    assert process.write_in_background() is None
