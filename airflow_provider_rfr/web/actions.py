@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,7 +44,6 @@ _ACCEPTING: Final[Mapping[str, Any]] = {
     "on_missing_records": "warn",
 }
 """Values of options under which a guard accepts the publish that it refused."""
-_SHRUNK: Final = re.compile(r"(\d+) rows after (\d+): ")
 _GUARD: Final = re.compile(rf"^PublishRefusedError: .*\bset ({'|'.join(_ACCEPTING)}) to ", re.DOTALL)
 ONCE: Final[Mapping[str, Any]] = {
     **_ACCEPTING,
@@ -286,9 +284,6 @@ def _accept(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tupl
         return ()
     values = {refused[1]: _ACCEPTING[refused[1]]}
     reason = (header.error or "").removeprefix("PublishRefusedError: ")
-    if (shrunk := _SHRUNK.match(reason)) is not None:
-        # No greater share than the viewer saw: until the run begins, another load may be refused with fewer rows.
-        values = {"max_shrink": math.ceil((1 - int(shrunk[1]) / int(shrunk[2])) * 10_000) / 10_000}
     effect = (
         f"The publish was refused: {reason}. For this run alone {refused[1]} is {json.dumps(values[refused[1]])}, so it"
         " publishes what was read, without a request to the API."
