@@ -75,10 +75,14 @@ def import_state(args: Namespace) -> None:
     if foreign.tool == "dlt" and "manifest" in source:
         remedy = "use a definition of ours as the source, or a full refresh"
         raise ConfigurationError("--source", "a manifest can't continue the state of a dlt pipeline", remedy)
-    if args.name is None and chosen not in (streams := load_streams(source)):
+    try:
+        stream = as_paged(load_stream(source, args.name or chosen))
+    except ConfigurationError:
+        # All streams are built only to tell their names, because a source may have hundreds.
+        if args.name is not None or chosen in (streams := load_streams(source)):
+            raise
         problem = f"is needed: the source has no stream {chosen!r}"
-        raise ConfigurationError("--as", problem, f"one of {', '.join(streams)}")
-    stream = as_paged(load_stream(source, args.name or chosen))
+        raise ConfigurationError("--as", problem, f"one of {', '.join(streams)}") from None
     state = converted(foreign, stream)
     # Without the name of the API to which the connection leads now, this would count as a state of the former API.
     if names := [place["upstream"] for place in api_addresses(args.api_conn_id) if "upstream" in place]:

@@ -7,13 +7,12 @@ value that can't be parsed becomes null: it is of no use as a cursor.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -151,44 +150,6 @@ def value_of(text: str, column: CursorColumn) -> Any:
         return text.encode() if column.kind == "text" else int(text)
     except (ValueError, OverflowError):
         raise SyncStateError(f"{text!r} in the state is no {column.kind}") from None
-
-
-class PageValues(NamedTuple):
-    """The cursor values of one page, in their comparable form.
-
-    :ivar page: its number in the chain, from 1
-    :ivar fetched_at: in microseconds since 1970
-    """
-
-    page: int
-    fetched_at: int
-    least: Any
-    greatest: Any
-
-
-def are_in_order(pages: Iterable[PageValues]) -> bool:
-    """Tell whether no value is less than one of an earlier page."""
-    return all(page.least >= before.greatest for before, page in pairwise(sorted(pages)))
-
-
-def read_up_to(pages: Collection[PageValues]) -> Any | None:
-    """Return the value of a number or text up to which a partition was read; None if no page tells.
-
-    A record that changes during the load gets a greater value than all had when the first page was read. If its page
-    was read before, only a value below these lets the next sync ask for it. Values of the page that was read first are
-    below them. Of pages in the order of the values, those before the last one are, too: in the order of another field,
-    a value from a change during the load would be greater than one on the next page.
-
-    :param pages: those that have values
-    """
-    ordered = sorted(pages)
-    if are_in_order(ordered):
-        return ordered[-2:][0].greatest
-    first = ordered[0]
-    if first.page > 1:
-        return None
-    # A page that was requested ahead may have been read before the first one.
-    return min(page.greatest for page in ordered if page.fetched_at <= first.fetched_at)
 
 
 def check_past(value: Any, column: CursorColumn, now: datetime) -> None:

@@ -89,11 +89,12 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def _first_columns(stream: PagedStream) -> SeenColumns:
-    """Infer the columns from the first page of the first partition in which that page has records."""
+    """Infer the columns from the first page of the first partition in which that page has rows."""
     for ordinal, stream_slice in enumerate(unique_slices(stream)):
-        page = next(iter_pages(stream, stream_slice), None)
-        if page is not None and page.records:
-            return see_columns([([_page_of(stream, stream_slice.partition, 1, page)], [ordinal])])
+        first = next(iter_pages(stream, stream_slice), None)
+        page = None if first is None else _page_of(stream, stream_slice.partition, 1, first)
+        if page is not None and page.record_count:
+            return see_columns([([page], [ordinal])])
     return SeenColumns()
 
 

@@ -77,12 +77,15 @@ class KeyRules:
     :ivar primary_key: those of the paths that are the stream's primary key, whose values are never null
     :ivar end: exclusive end of the window that is read, as a comparable cursor value; None without a window. Rows from
         there on are newer than a deletion without a cursor value
+    :ivar is_one_partition: whether all records are of one partition, so that the order in which they were fetched tells
+        which is newer: a deletion without a cursor value, or a version with one
     """
 
     paths: Paths
     cursor: CursorColumn | None
     primary_key: Paths
     end: int | None = None
+    is_one_partition: bool = False
 
     @property
     def is_whole_row(self) -> bool:
@@ -235,7 +238,7 @@ class ChangeBatch:
         # By batches, as in keys_of().
         keys = pa.concat_arrays([rules.keys(part.columns) for part in columns.to_batches()])
         del columns
-        keys, rows, wins = _sorted(keys, rows)
+        keys, rows, wins = _sorted(keys, rows, rules)
         winner = np.cumsum(np.concatenate([[False], wins[:-1]]))
         mask, versions = pa.array(wins), rows.select(["cursor", "deleted"])
         rows = rows.select(["part", "row", "deleted"])
@@ -256,13 +259,13 @@ def _ints() -> _Numbers:
     return np.zeros(0, dtype=np.int64)
 
 
-def _sorted(keys: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Table, _Mask]:
+def _sorted(keys: pa.Array, rows: pa.Table, rules: KeyRules) -> tuple[pa.Array, pa.Table, _Mask]:
     """Sort keys and rows by key and version; return them, and for each row whether it is the newest of its key."""
     # A version without a cursor value is older than any with one.
     versions = {"has_cursor": rows["cursor"].is_valid(), "cursor": rows["cursor"]}
     fetched = {name: rows[name] for name in ("fetched", "place", "part", "row")}
     stubs = pc.and_not(rows["deleted"], versions["has_cursor"]).to_numpy()
-    if stubs.any():
+    if rules.is_one_partition and stubs.any():
         places = _order({"key": keys, **fetched})
         counts = np.empty(len(keys), dtype=bool)
         counts[places] = ~is_before_stub(_ends(keys.take(places)), stubs[places])

@@ -493,7 +493,9 @@ class Publisher:
         if not companions:
             return written, 0
         buckets = max(1, staged // _KEYS_A_BUCKET)
-        search = KeySearch(self.ledger.store, companions, 0, buckets, tuple(deletions))
+        search = KeySearch(
+            self.ledger.store, companions, 0, buckets, tuple(deletions), is_one_partition=len(self.book.slices) == 1
+        )
         losers: dict[str, list[int]] = {}
         for duplicates in self.jobs.run(find_losers, [replace(search, bucket=bucket) for bucket in range(buckets)]):
             for companion, rows in duplicates.items():

@@ -101,7 +101,8 @@ class ChangesPublisher(Publisher):
         cursor = column if column.name in target.layout.arrow.names else None
         key = key_columns(self.stream.primary_key, target.rows, self.rules.infers)
         if self._options.mode == "merge":
-            return KeyRules(key, cursor, key, None if self._window is None else self._window[1])
+            end = None if self._window is None else self._window[1]
+            return KeyRules(key, cursor, key, end, is_one_partition=len(self.book.slices) == 1)
         # An append leaves out rows that the table has: those with the same key and cursor value. Without a key, those
         # that are equal in all columns, also in columns that this batch lacks.
         names = key or tuple((name,) for name in target.layout.arrow.names if not is_system_column(name))

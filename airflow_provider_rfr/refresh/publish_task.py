@@ -2,8 +2,8 @@
 
 Rows with the same primary key are found without moving rows: each data file gets a companion, a file with the hashed
 key and the time of each row, and only data files that hold a losing row are written again. The row with the greatest
-cursor value wins; without a cursor, the row that was fetched last. A deletion without a cursor value wins over all rows
-that were fetched before it.
+cursor value wins; without a cursor, the row that was fetched last. In a load of one partition, a deletion without a
+cursor value wins over all rows that were fetched before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_provider_rfr.lake.inference import is_marked
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import local_time_field
 from airflow_provider_rfr.numbers import EXACT_INTEGERS, dumps, json_text, loads
-from airflow_provider_rfr.refresh.cursor_values import PageValues, comparable
+from airflow_provider_rfr.refresh.cursor_values import comparable
 from airflow_provider_rfr.refresh.merge_task import (
     PLACE_COLUMN,
     KeyRules,
@@ -58,6 +58,7 @@ class KeySearch:
     """A task's share of the search for duplicates: the keys in one of ``buckets`` hash buckets.
 
     :ivar deletions: companions of deletion records
+    :ivar is_one_partition: as of :class:`KeyRules`
     """
 
     store: FileStore
@@ -65,6 +66,7 @@ class KeySearch:
     bucket: int
     buckets: int
     deletions: tuple[str, ...] = ()
+    is_one_partition: bool = False
 
 
 def _write_keys(
@@ -164,7 +166,7 @@ def find_losers(search: KeySearch) -> dict[str, list[int]]:
     versions: _Columns = (version,)
     # As in the merge of a sync.
     stubs = (number >= len(search.companions)) & (version == (b"" if version.dtype.kind == "S" else _OLDEST))
-    if stubs.any():
+    if search.is_one_partition and stubs.any():
         order = np.lexsort((*fetched, *by_key))
         counts = np.empty(len(key), dtype=bool)
         counts[order] = ~is_before_stub(_ends(key[order]), stubs[order])
@@ -298,7 +300,7 @@ class TaskChanges:
 
     :ivar deletions: locations of the indexes, or companions, of deletion records
     :ivar deleted: number of deletion records
-    :ivar seen: cursor values of the pages of each partition, by ordinal; of a time, only those of the greatest page
+    :ivar seen: the greatest comparable cursor value of each partition, by ordinal
     :ivar without_cursor: records without a usable cursor value, except deletion records
     :ivar without_key: the first record without a whole key, as the error names it, and the field that is null; None if
         all have one
@@ -307,7 +309,7 @@ class TaskChanges:
 
     deletions: list[str] = field(default_factory=list)
     deleted: int = 0
-    seen: dict[int, list[PageValues]] = field(default_factory=dict)
+    seen: dict[int, Any] = field(default_factory=dict)
     without_cursor: int = 0
     without_key: tuple[str, str] | None = None
     outside: int = 0
@@ -376,15 +378,10 @@ class _ChangeCollector:
             missing = pc.and_not(missing, pc.fill_null(table[DELETED_FIELD], False))
         self.found.without_cursor += pc.sum(missing).as_py() or 0
         for ordinal, page in zip(ordinals, pages, strict=True):
-            least, greatest = pc.min_max(values.slice(start, page.record_count)).as_py().values()
+            greatest = pc.max(values.slice(start, page.record_count)).as_py()
             start += page.record_count
-            if greatest is None:
-                continue
-            seen = self.found.seen.setdefault(ordinal, [])
-            seen.append(PageValues(page.page, page.extracted_at_us, least, greatest))
-            if column.kind == "datetime":
-                # The state of a time is at most the opening, so the order of the pages is of no importance.
-                seen[:] = [max(seen, key=lambda values: values.greatest)]
+            if greatest is not None and (ordinal not in self.found.seen or greatest > self.found.seen[ordinal]):
+                self.found.seen[ordinal] = greatest
 
     def _check_keys(self, table: pa.Table, key: Paths, pages: Sequence[LedgerPage]) -> None:
         for path in key:

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.refresh.cursor_values import (
-    PageValues,
-    are_in_order,
     check_past,
     comparable_text,
     greatest,
     least,
     moment_in,
-    read_up_to,
     text_of,
     value_of,
 )
@@ -79,10 +76,6 @@ def _warn_of_held(held: Collection[Any]) -> None:
         )
 
 
-def _greatest_of(pages: Sequence[PageValues]) -> Any:
-    return max(page.greatest for page in pages)
-
-
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
     """The plan of one generation of a stream that is read incrementally.
@@ -136,7 +129,7 @@ class SyncPlan:
     def next_state(
         self,
         slices: Sequence[str],
-        seen: Mapping[int, Sequence[PageValues]],
+        seen: Mapping[int, Any],
         opened_at: datetime,
         tokens: Mapping[int, Any],
         unread: Collection[int] = (),
@@ -145,10 +138,9 @@ class SyncPlan:
 
         A partition's value is a watermark: the greatest cursor value that was ever seen in it, which never goes back. A
         time is at most the opening; after a full refresh, the opening minus the delay with which records may appear.
-        Of numbers and texts, it is the one that :func:`read_up_to` gives.
 
         :param slices: JSON of each partition's slice
-        :param seen: the values of pages, by the partition's ordinal; missing where there were none
+        :param seen: the greatest comparable value, by the partition's ordinal; missing where there was none
         :param opened_at: when the generation was opened
         :param tokens: the token of each partition's last page, by the partition's ordinal
         :param unread: ordinals of slices of which pages or records were left out: the values of their partitions stay
@@ -175,7 +167,7 @@ class SyncPlan:
         read: IncrementalRead,
         slices: Sequence[Mapping[str, Any]],
         keys: Sequence[str],
-        seen: Mapping[int, Sequence[PageValues]],
+        seen: Mapping[int, Any],
         opened_at: datetime,
     ) -> dict[str, str]:
         """Return the new watermarks after all slices were read, by partition key.
@@ -183,27 +175,15 @@ class SyncPlan:
         :param keys: the partition key of each slice
         """
         column, values = read.column, dict(self.state.values) if self.state is not None else {}
-        latest, unordered = write_moment(opened_at - read.settle if self.is_full else opened_at), 0
+        latest = write_moment(opened_at - read.settle if self.is_full else opened_at)
         for ordinal, (stream_slice, key) in enumerate(zip(slices, keys, strict=True)):
-            found = None
-            if ordinal in seen and column.kind == "datetime":
+            found = text_of(seen[ordinal], column) if ordinal in seen else None
+            if found is not None and column.kind == "datetime":
                 # A time in the future, by a clock that is ahead or a mistake, must not hide later changes.
-                found = min(text_of(_greatest_of(seen[ordinal]), column), latest)
-            elif ordinal in seen:
-                safe = read_up_to(seen[ordinal])
-                unordered += safe != _greatest_of(seen[ordinal]) and not are_in_order(seen[ordinal])
-                found = None if safe is None else text_of(safe, column)
+                found = min(found, latest)
             candidates = values.get(key), found, read.reached(stream_slice, opened_at)
             if (value := greatest(*candidates, column=column)) is not None:
                 values[key] = value
-        if unordered:
-            _log.warning(
-                "the pages of %s are not in the order of %s, so the state advances only to the values of the first"
-                " page, and the next sync reads later records again; let the request sort by %s",
-                quantity(unordered, "partition"),
-                column.name,
-                column.name,
-            )
         return values
 
     def span_of(self, slices: Sequence[str]) -> dict[str, str | None]:
@@ -224,15 +204,14 @@ class SyncPlan:
         self,
         read: StatefulRead,
         slices: Sequence[str],
-        seen: Mapping[int, Sequence[PageValues]],
+        seen: Mapping[int, Any],
         opened_at: datetime,
         unread: Collection[int],
     ) -> SyncState:
         largest = {}
         if read.column.kind == "datetime":
             # As in _values_after(), a time in the future must not hide later changes.
-            moments = {ordinal: moment_in(_greatest_of(pages)) for ordinal, pages in seen.items()}
-            largest = {ordinal: min(moment, opened_at) for ordinal, moment in moments.items()}
+            largest = {ordinal: min(moment_in(value), opened_at) for ordinal, value in seen.items()}
         before = None if self.state is None else self.state.of_source
         _warn_of_held(unread)
         after = read.state_after(before, [json.loads(text) for text in slices], largest, opened_at, unread)
@@ -253,14 +232,14 @@ class SyncPlan:
 class SyncChanges:
     """The findings in the records of a generation that an incremental sync needs.
 
-    :ivar seen: cursor values of pages, by the partition's ordinal
+    :ivar seen: the greatest comparable cursor value, by the partition's ordinal
     :ivar without_cursor: number of records without a usable cursor value, except deletion records
     :ivar without_key: a record with a null in its key, as errors name it, and the field that is null; None if there is
         none
     :ivar outside: number of records outside of the window
     """
 
-    seen: Mapping[int, Sequence[PageValues]]
+    seen: Mapping[int, Any]
     without_cursor: int
     without_key: tuple[str, str] | None
     outside: int
@@ -268,12 +247,12 @@ class SyncChanges:
     @classmethod
     def of(cls, results: Iterable[PublishResult]) -> SyncChanges:
         """Combine the findings of all tasks."""
-        seen: dict[int, list[PageValues]] = {}
+        seen: dict[int, Any] = {}
         without_cursor, without_key, outside = 0, None, 0
         for result in results:
             changes = result.changes
-            for ordinal, pages in changes.seen.items():
-                seen.setdefault(ordinal, []).extend(pages)
+            for ordinal, value in changes.seen.items():
+                seen[ordinal] = max(seen.get(ordinal, value), value)
             without_cursor += changes.without_cursor
             without_key = without_key or changes.without_key
             outside += changes.outside
@@ -287,10 +266,8 @@ class SyncChanges:
         self._check_keys(table)
         self._check_cursors(table, staged)
 
-    def seen_in_full(
-        self, table: str, staged: int, sync: Literal["full", "incremental"]
-    ) -> Mapping[int, Sequence[PageValues]]:
-        """Check the cursor values of a read of all records; return those of its pages, by the partition's ordinal.
+    def seen_in_full(self, table: str, staged: int, sync: Literal["full", "incremental"]) -> Mapping[int, Any]:
+        """Check the cursor values of a read of all records; return the greatest ones, by the partition's ordinal.
 
         :param sync: the kind of sync that was asked for
         :raises PublishRefusedError: an incremental sync was asked for, and a record has no key, or none a cursor value

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
-from airflow_provider_rfr.refresh.cursor_values import PageValues, comparable, greatest, read_up_to, text_of, value_of
+from airflow_provider_rfr.refresh.cursor_values import comparable, greatest, text_of, value_of
 from airflow_provider_rfr.streams.incremental import CursorColumn
 from tests.unit.messages import raises
 
@@ -115,23 +115,3 @@ def test_another_text_is_no_value(text: str, column: CursorColumn) -> None:
 )
 def test_the_greatest_is_found_by_value(texts: tuple[Any, ...], column: CursorColumn, found: str | None) -> None:
     assert greatest(*texts, column=column) == found
-
-
-@pytest.mark.parametrize(
-    ("pages", "found"),
-    [
-        ([(1, 5, 3, 9)], 9),
-        # In the order of the cursor, and newest first.
-        ([(3, 7, 6, 8), (1, 5, 1, 2), (2, 6, 2, 5)], 5),
-        ([(1, 5, 8, 9), (2, 6, 6, 7)], 9),
-        # In another order: of the first page, and of one that was requested ahead and came before it.
-        ([(1, 5, 1, 4), (2, 6, 10, 11), (3, 7, 2, 3)], 4),
-        ([(1, 5, 1, 4), (2, 4, 2, 3), (3, 7, 1, 11)], 3),
-        # The first page has no values, so it may have had records that changed since.
-        ([(2, 5, 1, 4), (3, 6, 2, 3)], None),
-    ],
-)
-def test_numbers_count_as_read_only_as_far_as_the_order_of_the_pages_proves(
-    pages: list[tuple[int, int, int, int]], found: int | None
-) -> None:
-    assert read_up_to([PageValues(*page) for page in pages]) == found

@@ -21,6 +21,7 @@ from airflow_provider_rfr.refresh import data_source
 from airflow_provider_rfr.refresh.data_source import RowLayout, StreamScan, schema_of, spark_schema
 from airflow_provider_rfr.sample_api import SHOP
 from airflow_provider_rfr.streams import Stream
+from airflow_provider_rfr.streams.paged import as_paged
 from tests.unit.messages import check_messages, raises
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -198,15 +199,22 @@ def test_a_scan_travels_without_files_and_shows_no_secret(tmp_path: Path, monkey
 class Deleting(Stream):
     primary_key = "id"
 
+    def stream_slices(self) -> list[dict[str, Any]]:
+        return [{"of": "gone"}, {"of": "all"}]
+
     def read_records(self, stream_slice: Any = None, stream_state: Any = None) -> Iterator[dict[str, Any]]:
-        yield from ({"id": 1}, {"id": 2, "_rfr_deleted": True}, {"id": 3, "_rfr_deleted": False})
+        yield {"id": 2, "_rfr_deleted": True}
+        if stream_slice["of"] == "all":
+            yield from ({"id": 1}, {"id": 3, "_rfr_deleted": False})
 
 
 def test_records_that_are_marked_as_deleted_are_no_rows() -> None:
     layout = RowLayout.of(struct(("id", "long", True)))
     scan = StreamScan({"class": f"{__name__}:Deleting"}, "deleting", layout)
-    [partition] = scan.slices()
-    assert pa.Table.from_batches(scan.batches(partition)).to_pylist() == [{"id": 1}, {"id": 3}]
+    gone, everything = scan.slices()
+    assert pa.Table.from_batches(scan.batches(everything)).to_pylist() == [{"id": 1}, {"id": 3}]
+    assert not sum(batch.num_rows for batch in scan.batches(gone))
+    assert "id" in data_source._first_columns(as_paged(Deleting())).schema.fields
 
 
 def test_an_error_is_shown_without_secrets_and_without_the_errors_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

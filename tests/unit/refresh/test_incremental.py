@@ -29,7 +29,7 @@ from airflow_provider_rfr.refresh.merge_task import SearchTask
 from airflow_provider_rfr.refresh.publish import Publisher
 from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher
 from tests.kill_points import intercept
-from tests.unit.messages import check_messages, raises
+from tests.unit.messages import raises
 from tests.unit.refresh import changing_source
 from tests.unit.refresh.changing_source import ASKED, RECORDS, moment
 from tests.unit.refresh.in_driver import TABLE, SyncedTable, killed_before_the_mark
@@ -494,26 +494,18 @@ def test_integers_and_partitions_have_states_of_their_own(shop: Shop) -> None:
     assert {bound for bound, token in ASKED if not token} == {"", "7", str(2**60)}
 
 
-@pytest.mark.parametrize("versions", [(1, 2, 3), (3, 1, 2)])
-def test_a_number_that_changes_while_pages_are_read_is_read_by_the_next_sync(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, versions: tuple[int, ...]
-) -> None:
-    shop.config = {"cursor": "version", "page_size": 1}
-    for number, version in enumerate(versions):
-        shop.change(number, 0, version=version)
-    with monkeypatch.context() as patched:
-
-        def change(*_: Any) -> None:
-            if len(ASKED) == 1:
-                RECORDS[0].update(version=10, value="changed")
-                RECORDS[2].update(version=11, value="changed")
-
-        intercept(changing_source.Orders, "read_page", after=change, put=patched.setattr)
-        shop.sync()
-    assert shop.rows() == [(0, "x"), (1, "x"), (2, "changed")]
-    check_messages([record.getMessage() for record in caplog.records if record.levelname == "WARNING"])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_deletion_without_a_cursor_value_removes_no_row_of_another_partition(shop: Shop, full: bool) -> None:
+    """The record moved from b to a, which is read first."""
+    shop.config = {"shops": ["a", "b"], "key": "id"}
+    shop.change(1, 0, shop="b")
+    shop.change(2, 0, shop="a")
     shop.sync()
-    assert shop.rows() == [(0, "changed"), (1, "x"), (2, "changed")]
+    RECORDS[:] = [record for record in RECORDS if record["id"] != 1]
+    shop.change(1, 50, "moved", shop="a")
+    RECORDS.append({"id": 1, "shop": "b", "deleted": True})
+    shop.sync(full=full)
+    assert shop.rows() == [(1, "moved"), (2, "x")]
 
 
 def test_a_time_that_has_not_come_yet_does_not_hide_later_changes(shop: Shop) -> None:
