@@ -12,7 +12,8 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -37,8 +38,11 @@ from airflow_provider_rfr.http.sockets import (
     pool_manager,
     this_attempt,
 )
+from airflow_provider_rfr.numbers import LongNumber
 
 _CHUNK: Final = 256 * 1024
+# The packed forms of a body that this module unpacks itself, each with the ``wbits`` of zlib.
+_UNPACKED: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _HEADERS: Final = {"User-Agent": f"airflow-provider-rfr/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
 # The names and values that http.client accepts. It is not asked, because its error would repeat the value.
 _HEADER_NAME: Final = re.compile(r"[^:\s][^:\r\n]*")
@@ -111,7 +115,8 @@ def _address(url: str) -> tuple[str, str | None]:
 def _encoded(values: Mapping[str, Any]) -> str:
     """Encode the fields of a query or a form; a list makes several fields, and null makes none."""
     pairs = ((name, value if isinstance(value, (list, tuple)) else (value,)) for name, value in values.items())
-    return urlencode([(name, item) for name, items in pairs for item in items if item is not None])
+    items = [(name, item) for name, several in pairs for item in several if item is not None]
+    return urlencode([(name, item.text if isinstance(item, LongNumber) else item) for name, item in items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,15 +340,53 @@ def _read(response: BaseHTTPResponse, limits: Limits) -> bytes | None:
 
     Chunks are no larger than the limit: urllib3 before 2.6 decodes a whole chunk at once, and a small one can become
     very large.
+
+    :raises DecodeError: the body is not packed as its ``Content-Encoding`` says, or the packed body is not complete
     """
+    most = min(_CHUNK, limits.max_bytes)
+    codings = response.headers.get("Content-Encoding", "").lower().replace(" ", "").split(",")
+    # urllib3 takes a packed stream that breaks off for a whole one, and drops a damaged second part.
+    ours = limits.decode and all(coding in _UNPACKED for coding in codings)
+    stream: Iterator[bytes] = response.stream(most, decode_content=limits.decode and not ours)
+    for coding in reversed(codings) if ours else ():
+        stream = _unpacked(stream, coding, most)
     chunks: list[bytes] = []
     size = 0
-    for chunk in response.stream(min(_CHUNK, limits.max_bytes), decode_content=limits.decode):
+    for chunk in stream:
         chunks.append(chunk)
         size += len(chunk)
         if size > limits.max_bytes:
             return b"".join(chunks)[: limits.max_bytes] if limits.truncate else None
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _unpacked(stream: Iterable[bytes], coding: str, most: int) -> Iterator[bytes]:
+    """Yield the parts of a packed body, unpacked; none is longer than ``most``. A body without bytes is not packed.
+
+    :raises DecodeError: the stream is damaged, or breaks off
+    """
+    unpacker = None
+    try:
+        for packed in stream:
+            rest = packed
+            while rest:
+                # The end may be padded with zeros. Anything else has to be one more packed part.
+                if unpacker is not None and unpacker.eof and not (rest := rest.lstrip(b"\0")):
+                    break
+                if unpacker is None or unpacker.eof:
+                    # "deflate" should have the header of zlib, which begins with an 8, but some servers leave it out.
+                    bare = coding == "deflate" and rest[0] & 15 != 8
+                    unpacker = zlib.decompressobj(-15 if bare else _UNPACKED[coding])
+                if part := unpacker.decompress(rest, most):
+                    yield part
+                rest = unpacker.unconsumed_tail or unpacker.unused_data
+        # The last bytes may have gone in without all that they stand for.
+        if unpacker is not None and (part := unpacker.flush()):
+            yield part
+    except zlib.error as error:
+        raise DecodeError("a damaged stream") from error
+    if unpacker is not None and not unpacker.eof:
+        raise DecodeError("a stream that breaks off")
 
 
 def _read_soon(response: BaseHTTPResponse, limits: Limits, deadline: Deadline) -> bytes:
@@ -372,7 +415,7 @@ def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -
         silent = f"sent nothing for {limits.read:g} s" if limits.read else "did not answer in time"
         return NoAnswer("timeout", f"{host} {silent}", url=url)
     if any(isinstance(cause, DecodeError) for cause in causes):
-        detail = f"the body from {host} is not packed as its Content-Encoding says"
+        detail = f"the body from {host} is cut, damaged or not packed as its Content-Encoding says"
         return NoAnswer("connection", f"{detail}; the header Accept-Encoding: identity asks for a plain one", url=url)
     # Only words that can't hold an address: the system's own, or the name of the error.
     words = type(causes[-1]).__name__

@@ -185,7 +185,7 @@ class Chain:
         self._seen = array("Q", state.seen)
         self._seen_set = set(self._seen)
         self._in_flight: set[int] = set()
-        self._ready: dict[int, FetchedPage | BaseException] = {}
+        self._ready: dict[int, FetchedPage | tuple[_PageRequest, BaseException]] = {}
 
     @property
     def open(self) -> bool:
@@ -245,7 +245,7 @@ class Chain:
         if request.chain_number != self.number:
             return []
         self._in_flight.discard(request.number)
-        self._ready[request.number] = outcome
+        self._ready[request.number] = outcome if isinstance(outcome, FetchedPage) else (request, outcome)
         rows: list[PageRow] = []
         while self.open and (following := self._ready.get(self.pages + 1)) is not None:
             if self._is_doubtful(following):
@@ -254,13 +254,18 @@ class Chain:
                 # If the page after it, which was requested ahead, came empty as well, that is the second answer.
                 self._guard.asked = self._is_empty(self.pages + 2)
             self._ready.pop(self.pages + 1)
-            if isinstance(following, BaseException):
-                self.error = following
-            elif (row := self._accept(following)) is not None:
-                rows.append(row)
+            if isinstance(following, FetchedPage):
+                if (row := self._accept(following)) is not None:
+                    rows.append(row)
+            elif self.is_due(following[0]):
+                self.error = following[1]
         return rows
 
-    def _is_doubtful(self, outcome: FetchedPage | BaseException) -> bool:
+    def is_due(self, request: _PageRequest) -> bool:
+        """Tell whether a request is for the due page, with its token: one that was sent ahead may have another."""
+        return request.number == self.pages + 1 and encode_token(request.token) == encode_token(self.token)
+
+    def _is_doubtful(self, outcome: FetchedPage | tuple[_PageRequest, BaseException]) -> bool:
         """Tell whether the due page, requested with the right token, is empty and has to be confirmed."""
         return (
             isinstance(outcome, FetchedPage)
@@ -531,10 +536,11 @@ class Scheduler:
                 return
             self._largest_page = self._largest_page or 0
             expired = isinstance(error, TokenExpiredError) and (request.number != 1 or request.token is not None)
-            if expired and chain.restarts < _MAX_RESTARTS and request.number <= chain.pages + 1:
+            is_early = request.number != 0 and not chain.is_due(request)
+            if expired and chain.restarts < _MAX_RESTARTS and not is_early:
                 self.figures += TaskFigures(refetched=chain.pages)
                 chain.restart()
-            elif expired and request.number > chain.pages + 1:
+            elif expired and is_early:
                 # The page was requested ahead. It is requested again when it is due, and may restart the chain then.
                 chain.release(request)
             elif chain.has_expired(request, error):

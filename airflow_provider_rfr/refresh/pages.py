@@ -24,7 +24,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FOOTER_KEY, PAGE_COLUMNS, FileStore, ledger_arrow_schema
 from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place, infer_records, merge
-from airflow_provider_rfr.numbers import dumps
+from airflow_provider_rfr.numbers import dumps, loads
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, arrow_column
 from airflow_provider_rfr.streams.core import NextPage, Page, PrimaryKey, key_paths
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD
@@ -147,7 +147,7 @@ def encode_token(token: Any) -> str | None:
 
 
 def decode_token(text: str | None) -> Any:
-    return None if text is None else orjson.loads(text)
+    return None if text is None else loads(text.encode())
 
 
 def encode_records(records: Sequence[Mapping[str, Any]]) -> bytes:

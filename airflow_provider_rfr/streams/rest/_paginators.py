@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+import orjson
 from pydantic import Field, PrivateAttr, model_validator
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
@@ -56,8 +57,8 @@ class _PagePosition:
 
     :ivar number: number of the page, or of the records before it
     :ivar until: ``empty``: the API's count can't be used any more, so the first empty page is the last
-    :ivar beyond: by the API's count the page before was the last, but it was full, so this page is asked for, too; a
-        digest of the page before
+    :ivar beyond: a digest of the page before, which was full, or had too many records, and was the last by the API's
+        count. So this page is asked for, too. With ``until``, a page after that last one had records
     :ivar empty: pages without records directly before it, where the API's count promises more
     """
 
@@ -108,10 +109,7 @@ class _NumberedPaginator(StoppingPaginator):
                 return PageStep(Complete(), unconfirmed=True, promised=promised)
             following = _PagePosition(self._number_after(at.number, reply), until="empty")
             return PageStep(NextPage(self._token(following)), promised=promised)
-        before = at.number - self.start
-        if self._by_records is None:
-            before *= self.records_per_page or 0
-        seen = PageSeen(reply, self.position_of(token), before, token is None)
+        seen = PageSeen(reply, self.position_of(token), self._before(at), token is None)
         ending = self.decide(seen, self._by_records)
         if ending.absent is not None:
             step = self.end_without(token, reply, ending.absent)
@@ -131,7 +129,7 @@ class _NumberedPaginator(StoppingPaginator):
     def after_no_content(self, token: Any | None) -> PageStep:
         at = self._at(token)
         if self._believed is None or token is None or at.until is not None or at.beyond is not None:
-            return PageStep(Complete(), unconfirmed=at.beyond is None)
+            return PageStep(Complete(), unconfirmed=not self.is_beyond_the_end(token))
         return self._within_total(at, None)
 
     def _within_total(self, at: _PagePosition, total_pages: int | None) -> PageStep:
@@ -153,7 +151,7 @@ class _NumberedPaginator(StoppingPaginator):
     def _beyond(self, at: _PagePosition, reply: Reply) -> PageStep:
         """Return the position after a page that does not exist by the API's count."""
         if not reply.count:
-            return PageStep(Complete(), promised=self._promised(reply))
+            return PageStep(Complete(), unconfirmed=at.until is not None, promised=self._promised(reply))
         digest = self._digest(reply)
         if digest == at.beyond:
             # Servers that clamp the page number send their last page again.
@@ -162,18 +160,31 @@ class _NumberedPaginator(StoppingPaginator):
             self._has_warned = True
             _log.warning(
                 "%s: by the API's own count, paginator.total, the page before was the last, but this page has %d"
-                " records; such partitions are read to the first page that is empty, refused or repeated",
+                " records; such partitions are read to the first page that is empty or repeated",
                 *(reply.answer.request, reply.count),
             )
-        following = _PagePosition(self._number_after(at.number, reply), beyond=digest)
-        return PageStep(NextPage(self._token(following)), promised=self._promised(reply))
+        promised = self._promised(reply)
+        # Records that were added meanwhile are in the count of a short page, too; any other count was wrong.
+        is_exact = promised == self._before(at) + reply.count and reply.count < (self.records_per_page or 0)
+        until = None if is_exact else "empty"
+        following = _PagePosition(self._number_after(at.number, reply), until, digest)
+        return PageStep(NextPage(self._token(following)), promised=promised)
+
+    def _before(self, at: _PagePosition) -> int:
+        """Return the number of records before a page, if every page before it was full."""
+        before = at.number - self.start
+        return before * (self.records_per_page or 0) if self._by_records is None else before
 
     def _promised(self, reply: Reply) -> int | None:
         total = self._believed
         return None if total is None else total.promised(reply)
 
     def is_beyond_the_end(self, token: Any | None) -> bool:
-        return self._at(token).beyond is not None
+        at = self._at(token)
+        return at.beyond is not None and at.until is None
+
+    def has_count(self, answer: Response) -> bool:
+        return self._believed is not None and self._believed.find(answer) is not MISSING
 
     def after_skipped(self, token: Any | None) -> Any:
         at = self._at(token)
@@ -314,6 +325,34 @@ def _is_end(value: Any) -> bool:
     return value is None or value is False or value in ("", [], {})
 
 
+def _as_sent(value: Any) -> Any:
+    """Return a token that goes into the next request as it came, if a number has more digits than a double."""
+    return value.text if isinstance(value, LongNumber) else value
+
+
+def _check_moved(value: Any, token: Any | None, reply: Reply, page_size: int | None, field: str) -> None:
+    """Check that a token taken from the last record leads to another page.
+
+    On a short page the chain decides: APIs that send the records of the token again end this way.
+
+    :raises SourceError: the page was requested with the same token and is full, so no request would get further
+    """
+    count = reply.count
+    # Without a page size, only a page of one record is surely the record of the token alone.
+    if token is None or count < (page_size or 2):
+        return
+    before, after = (dumps(_as_sent(one), orjson.OPT_SORT_KEYS) for one in (token, value))
+    if before != after:
+        return
+    full = "is full" if page_size else "may be full, because paginator.page_size is missing"
+    remedy = "set a larger paginator.page_size" if page_size else "set it to the number of records of a full page"
+    raise reply.error(
+        f"paginator.{field} gives the value that this page was requested with, and the page of {count} records {full}:"
+        " more records share the value than a page holds, or the API ignores paginator.send_as;"
+        f" {remedy}, or take a field with unique values"
+    )
+
+
 class CursorField(ResponseField):
     """The place of the next cursor: a path of the body, a header, or an expression.
 
@@ -377,8 +416,9 @@ class CursorPaginator(SizedPaginator):
             return self.end_without(token, reply, f"paginator.cursor: {self.cursor.describe_absence(reply.answer)}")
         if _is_end(value):
             return COMPLETE
-        # A number with more digits than a double has goes into the next request as it came.
-        return PageStep(NextPage(value.text if isinstance(value, LongNumber) else value))
+        if "last_record" in (self.cursor.expression or ""):
+            _check_moved(value, token, reply, self.records_per_page, "cursor.expression")
+        return PageStep(NextPage(_as_sent(value)))
 
     def _computed(self, expression: SourceTemplate, reply: Reply) -> Any:
         """Return the expression's value; MISSING if it uses an absent field."""
@@ -530,7 +570,8 @@ class KeysetPaginator(StoppingPaginator):
         value = lookup(reply.records[-1], path)
         if value is MISSING or value is None or isinstance(value, (dict, list, bool)):
             raise reply.error(f"paginator.field {'.'.join(path)!r} of the last record is {describe(value)}, not a key")
-        return PageStep(NextPage(value))
+        _check_moved(value, token, reply, self.records_per_page, "field")
+        return PageStep(NextPage(_as_sent(value)))
 
 
 AnyPaginator = Annotated[

@@ -199,6 +199,10 @@ class Paginator(Part, ABC):
         """Tell whether the page is after the last one by the API's own count, so that a refusal confirms the end."""
         return False
 
+    def has_count(self, answer: Response) -> bool:
+        """Tell whether an answer has the API's own count, by which the last page is recognised."""
+        return False
+
     def after_skipped(self, token: Any | None) -> Any | None:
         """Return the token after an ignored page, without its answer; None if it can't be known."""
         return None

@@ -149,15 +149,13 @@ class RestStream(ParentStream):
             verdict = self._requester.fetch(stream_slice, token, partial(self._inject, stream_slice), self.context)
             return self._page_of(stream_slice, token, verdict)
         except SourceError as error:
-            # An error of the credentials or the rate limit says nothing about the page.
-            may_pass = isinstance(error, RateLimitedError) or error.status == 401
+            # A rate limit says nothing about the page, whatever its status.
+            is_refused = error.status in _NO_SUCH_PAGE and not isinstance(error, RateLimitedError)
             # A page after the last by the API's own count was requested to make sure; a refusal confirms the end.
-            if self._paginator.is_beyond_the_end(token) and not may_pass:
-                if error.status not in _NO_SUCH_PAGE:
-                    _log.warning("%s: taken for the end, because the API's own count says so", error)
+            if is_refused and self._paginator.is_beyond_the_end(token):
                 return Page((), Complete(), request=error.request, status=error.status)
-            is_refused = error.status in _NO_SUCH_PAGE and not isinstance(error, TokenExpiredError)
-            if token is not None and is_refused and not self.addressable:
+            may_have_expired = not (self.addressable or isinstance(error, TokenExpiredError))
+            if token is not None and is_refused and may_have_expired:
                 error.message += (
                     f"; if the page token has expired, add {error.status} to error_handler.expired_token_status, and"
                     " the partition is read again from its first page"
@@ -172,7 +170,8 @@ class RestStream(ParentStream):
     def _page_of(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: ResponseVerdict) -> Page:
         answer = verdict.answer
         is_beyond = self._paginator.is_beyond_the_end(token)
-        if verdict.action == "END" or (verdict.action == "IGNORE" and is_beyond):
+        is_refused = verdict.action == "IGNORE" and verdict.status in _NO_SUCH_PAGE
+        if verdict.action == "END" or (is_refused and is_beyond):
             return Page((), Complete(), request=verdict.request, status=verdict.status)
         if verdict.action == "IGNORE" or answer is None:
             return self._skipped(stream_slice, token, verdict)
@@ -201,7 +200,11 @@ class RestStream(ParentStream):
         if not answer.has_content:
             # 204 and 205 say that there are no records, and have no field that a paginator could look for.
             return 0, [], self._paginator.after_no_content(token)
-        records = self._records.select(answer)
+        place = self._records
+        if self._paginator.is_beyond_the_end(token) and self._paginator.has_count(answer):
+            # APIs may leave the list out of a page without records, or send null.
+            place = place.model_copy(update={"on_missing": "empty"})
+        records = place.select(answer)
         variables = {**self._variables, "stream_slice": stream_slice}
         # Before the filter: a page whose records are all filtered out is not the last one.
         step = self._paginator.step(token, Reply(answer, records, {**variables, "token": token}))

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -256,6 +257,34 @@ def test_a_gzip_bomb_is_not_unpacked(server: Receiver) -> None:
     server.answers(Reply(200, gzip.compress(b"hello"), {"Content-Encoding": "gzip"}))
     assert send(server.url).body == b"hello"
     assert server.received[0].headers["accept-encoding"] == "identity"
+
+
+def packed(data: bytes, wbits: int) -> bytes:
+    packer = zlib.compressobj(wbits=wbits)
+    return packer.compress(data[:4]) + packer.flush(zlib.Z_SYNC_FLUSH) + packer.compress(data[4:]) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("gzip", packed(b"1\n2\n3\n4\n", 31)),
+        ("X-GZIP", packed(b"1\n2\n", 31) + packed(b"3\n4\n", 31)),
+        ("deflate", packed(b"1\n2\n3\n4\n", 15)),
+        ("deflate", packed(b"1\n2\n3\n4\n", -15)),
+        ("deflate, gzip", packed(packed(b"1\n2\n3\n4\n", 15), 31)),
+    ],
+    ids=["gzip", "two parts", "deflate", "deflate without a header", "twice"],
+)
+def test_a_packed_body_counts_only_if_it_is_whole(server: Receiver, coding: str, body: bytes) -> None:
+    headers = {"Content-Encoding": coding}
+    padded = body + b"\0" * 70_000 if "gzip" in coding else body
+    for whole, content in ((body, b"1\n2\n3\n4\n"), (padded, b"1\n2\n3\n4\n"), (b"", b"")):
+        server.answers(Reply(200, whole, headers))
+        assert send(server.url).body == content
+    for broken in (body[:-1], body[: len(body) * 3 // 4], body + b"\x1f\x8b\x08\xff"):
+        server.answers(Reply(200, broken, headers))
+        outcome = send(server.url)
+        assert (outcome.reason, outcome.permanent, "is cut" in outcome.detail) == ("connection", False, True)
 
 
 def test_refused_connections_and_unknown_names_are_told_in_words() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError
+from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
 from airflow_provider_rfr.refresh import chains
 from airflow_provider_rfr.refresh.chains import (
     Chain,
@@ -176,6 +176,24 @@ def test_an_error_in_its_turn_ends_the_partition_and_keeps_the_pages_before() ->
     assert subject.error is None
     assert len(subject.deliver(five, fetched(five, last=9))) == 1
     assert str(subject.error) == "500" and subject.progress().cursor.pages == 5
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("error", [SourceError("404"), TokenExpiredError("410")])
+def test_an_error_of_a_page_that_was_asked_for_with_another_token_is_dropped(
+    order: tuple[int, int], error: SourceError
+) -> None:
+    subject = addressable(pages=4, token="5")
+    five, six = claim(subject, 8), claim(subject, 8)
+    scheduler = Scheduler([subject], window=8, max_bytes=10**9, on_source_change="restart")
+    for number in order:
+        if number:
+            scheduler.fail(six, error)
+        else:
+            scheduler.deliver(five, fetched(five, last=9, next_token={"page": 6}))
+    assert subject.error is None and subject.restarts == 0
+    again = claim(subject)
+    assert (again.number, again.token) == (6, {"page": 6})
 
 
 def read(subject: Chain, *tokens: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from rest_api import Reply, ids
+from rest_api import QUICK, Reply, ids
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceError
+from airflow_provider_rfr.numbers import dumps, loads
+from airflow_provider_rfr.refresh.pages import decode_token, encode_token
 from airflow_provider_rfr.streams.core import Complete, NextPage
 from tests.unit.messages import raises
 
@@ -30,6 +32,15 @@ def test_any_value_is_a_cursor_even_0_but_not_null_false_and_an_empty_text(api, 
     api.answers({"data": [], "next": value})
     following = make(paginator=CURSOR).read_page({}, None).next
     assert following == (Complete() if value in (None, "") or value is False else NextPage(value))
+
+
+def test_a_list_with_a_long_number_is_sent_with_all_digits(api, make):
+    api.answers(Reply(b'{"data": [{"id": 1}], "next": [1722470400.123456681, "a"]}'))
+    for place in ("query", "json"):
+        stream = make(request={"method": "POST", "path": "/q"}, paginator={**CURSOR, "send_as": {place: "after"}})
+        stream.read_page({}, decode_token(encode_token(stream.read_page({}, None).next.token)))
+    assert api.paths[1] == "/q?after=1722470400.123456681&after=a"
+    assert dumps(loads(api.asked[3].body)) == b'{"after":[1722470400.123456681,"a"]}'
 
 
 def test_cursor_0_is_sent(api, make):
@@ -125,6 +136,28 @@ class TestKeysets:
         api.answers({"data": [{"id": 1}, {"name": "x"}]})
         with pytest.raises(SourceError, match=r"'id' of the last record is nothing"):
             make(paginator=self.KEYSET).read_page({}, None)
+
+    def test_all_digits_of_a_key_go_into_the_next_request(self, api, make):
+        first = Reply(b'{"data": [{"id": 1722470400.123456601}, {"id": 1722470400.123456681}]}')
+        api.answers(first, {"data": []})
+        stream = make(paginator=self.KEYSET)
+        token = stream.read_page({}, None).next.token
+        stream.read_page({}, decode_token(encode_token(token)))
+        assert api.paths == ["/items", "/items?after=1722470400.123456681"]
+
+    @pytest.mark.parametrize("size", [{"page_size": 4}, {}], ids=["a page size", "none"])
+    @pytest.mark.parametrize(
+        "paginator",
+        [{"type": "keyset", "field": "t"}, {"type": "cursor", "cursor": {"expression": "last_record.t"}}],
+        ids=["keyset", "cursor"],
+    )
+    def test_more_records_of_one_value_than_a_page_holds_are_no_end(self, api, make, paginator, size):
+        times = [10, 50, 50, 50, 50, 50, 60]
+        api.answer = lambda asked: {"data": [{"t": t} for t in times if t >= int(asked.query.get("since", 0))][:4]}
+        stream = make(paginator={**paginator, **size, "send_as": {"query": "since"}}, error_handler=QUICK)
+        assert stream.read_page({}, 60).next == NextPage(60), "the only record of the last page names itself"
+        with raises(SourceError):
+            list(stream.read_records())
 
 
 class TestNextUrls:

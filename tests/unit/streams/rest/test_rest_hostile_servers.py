@@ -202,7 +202,7 @@ def test_a_compressed_body_is_read_and_a_broken_one_is_not(api, make):
 
 def test_a_wrong_content_encoding_is_named_in_the_error(api, make):
     api.answers(Reply(GOOD, headers={"Content-Encoding": "gzip"}))
-    wrong = r"the body from http://\S+ is not packed as its Content-Encoding says; .*Accept-Encoding: identity"
+    wrong = r"from http://\S+ is cut, damaged or not packed as its Content-Encoding says; .*Accept-Encoding: identity"
     with pytest.raises(SourceError, match=wrong):
         make(error_handler=ONCE).read_page({}, None)
     api.answers(Reply(b"\x0b\x02\x80\x03", headers={"Content-Encoding": "br"}))

@@ -118,23 +118,30 @@ def test_a_refusal_of_any_other_page_is_an_error(api, make):
         read_ids(make(paginator=BY_PAGE))
 
 
+@both_kinds
+@pytest.mark.parametrize("beyond", [{"total": 30}, {"data": None, "total": 30}], ids=["absent", "null"])
+def test_so_may_a_page_with_the_count_alone_behind_it(api, make, paginator, beyond):
+    totals(api, 30, lambda start, count: 30, beyond=beyond)
+    assert read_ids(make(paginator=paginator)) == list(range(1, 31))
+
+
+@both_kinds
 @pytest.mark.parametrize(
     "beyond",
     [
-        {"total": 30},
-        {"data": None, "total": 30},
-        {"error": "page out of range"},
+        {"message": "down"},
+        {"error": "down"},
         {"success": False, "data": []},
-        Reply({"message": "server error"}, 500),
-        Reply({"message": "forbidden"}, 403),
+        Reply({}, 403),
+        Reply({}, 503),
+        Reply(raw=lambda out: None),
     ],
-    ids=["no records", "null", "an error", "no success", "500", "403"],
+    ids=["no records", "an error", "no success", "403", "503", "no answer"],
 )
-@both_kinds
-def test_any_other_refusal_behind_the_last_page_ends_the_partition_with_a_warning(api, make, paginator, beyond, caplog):
+def test_any_other_error_behind_it_is_no_end(api, make, paginator, beyond):
     totals(api, 30, lambda start, count: 30, beyond=beyond)
-    assert read_ids(make(paginator=paginator)) == list(range(1, 31))
-    assert "taken for the end" in caplog.text
+    with pytest.raises(SourceError):
+        read_ids(make(paginator=paginator))
 
 
 def test_so_does_a_page_behind_it_that_a_rule_ignores(api, make):
@@ -152,14 +159,55 @@ def test_a_refusal_of_the_credentials_or_the_rate_is_no_end(api, make, status):
         read_ids(make(paginator=BY_PAGE, error_handler={**QUICK, "max_rate_limit_wait": 0}))
 
 
-def test_records_that_are_added_while_they_are_read_are_followed_by_a_refusal(api, make):
+def with_page_5(api: Any, answers: list[Any]) -> None:
+    """Have 60 records and a total of 20. Page 5 has these answers first."""
+
     def page(asked: Asked) -> Any:
-        count = 20 if asked.page <= 2 else 23
-        numbers = range(asked.page * 10 - 9, min(asked.page * 10, count) + 1)
-        return {"data": [{"id": number} for number in numbers], "total": count} if numbers else Reply({}, 404)
+        if asked.page == 5 and answers:
+            return answers.pop(0)
+        numbers = range(asked.page * 10 - 9, asked.page * 10 + 1) if asked.page <= 6 else []
+        return {"data": [{"id": number} for number in numbers], "total": 20}
 
     api.answer = page
-    assert read_ids(make(paginator=BY_PAGE)) == list(range(1, 24))
+
+
+@pytest.mark.parametrize(
+    "refusal", [Reply({}, 404), Reply({}, 503), Reply(raw=lambda out: None)], ids=["404", "503", "no answer"]
+)
+def test_once_the_total_was_wrong_an_error_is_no_end(api, make, refusal):
+    with_page_5(api, [refusal] * 10)
+    with pytest.raises(SourceError):
+        read_ids(make(paginator=BY_PAGE))
+
+
+@pytest.mark.parametrize("empty", [{"data": [], "total": 20}, Reply(None, 204)], ids=["empty", "204"])
+def test_once_the_total_was_wrong_an_empty_page_is_asked_for_again(api, make, empty):
+    with_page_5(api, [empty])
+    assert read_ids(make(paginator=BY_PAGE)) == list(range(1, 61))
+
+
+@pytest.mark.parametrize(
+    ("total", "refused"), [(20, 404), (40, 500)], ids=["behind other records", "behind the last page"]
+)
+def test_an_ignored_error_is_a_skipped_page_where_it_does_not_say_that_there_is_none(api, make, total, refused):
+    with_page_5(api, [Reply({}, refused)])
+    answer = api.answer
+    api.answer = lambda asked: {**page, "total": total} if isinstance(page := answer(asked), dict) else page
+    stream = make(paginator=BY_PAGE, error_handler={**QUICK, "rules": [{"status": refused, "action": "IGNORE"}]})
+    pages = list(iter_pages(stream))
+    assert [len(page.records) for page in pages if not page.skipped] == [10, 10, 10, 10, 10, 0]
+    assert len(pages) == 7
+
+
+@pytest.mark.parametrize("count", [23, 35])
+def test_records_that_are_added_while_they_are_read_are_followed_by_a_refusal(api, make, count):
+    def page(asked: Asked) -> Any:
+        total = 20 if asked.page <= 2 else count
+        numbers = range(asked.page * 10 - 9, min(asked.page * 10, total) + 1)
+        return {"data": [{"id": number} for number in numbers], "total": total} if numbers else Reply({}, 404)
+
+    api.answer = page
+    assert read_ids(make(paginator=BY_PAGE)) == list(range(1, count + 1))
 
 
 def test_a_last_page_that_comes_again_is_recognised_by_its_keys(api, make):
