@@ -507,6 +507,7 @@ class EndedDriver:
     """
 
     def __init__(self, refresh: DeferredRefresh, ending: Ending, secrets: Iterable[str]) -> None:
+        self._refresh = refresh
         self._ending = ending
         self._secrets = list(secrets)
         self._id = refresh.driver.driver_id
@@ -525,7 +526,7 @@ class EndedDriver:
 
         With the id, the parent operator would take a driver that ended well for a refresh that is done, in each try.
         """
-        if task_state is not None and self._ending.end is not End.LOST:
+        if task_state is not None and self._ending.end not in (End.LOST, End.NOT_ENDED):
             task_state.delete(key)
 
     def tidy(self) -> None:
@@ -543,6 +544,11 @@ class EndedDriver:
         """
         if self._ending.end is End.OUT_OF_TIME:
             return AirflowTaskTimeout(f"the refresh ran out of execution_timeout, and its driver was ended; {_KEPT}")
+        if self._ending.end is End.NOT_ENDED:
+            return AirflowTaskTimeout(
+                f"the refresh ran out of execution_timeout, but its driver {self._id} could not be ended, and may still"
+                f" publish; {_KEPT}; end the driver with: {self._refresh.stop_command}"
+            )
         if self._ending.end is End.LOST:
             return RefreshFailedError(
                 f"neither the driver {self._id} nor the ledgers could be read for a quarter of an hour; {_KEPT}"

@@ -18,7 +18,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException
@@ -88,6 +88,23 @@ class SparkApplicationOperator(SparkSubmitOperator):
     def _submitted(self) -> RefreshSparkHook | None:
         """Return the hook of the current attempt; None until the parent has asked for it."""
         return self._hook if isinstance(self._hook, RefreshSparkHook) else None
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        """Return the state of an earlier try's driver; one that YARN has forgotten counts as ended.
+
+        A resource manager that restarts without recovery ends all applications. If one went on, its next commit would
+        be refused once the new driver has taken over.
+
+        :raises RuntimeError: the cluster manager did not tell
+        """
+        try:
+            # Without the task state, in which the parent keeps that a pod has succeeded, and takes later pods for it.
+            return str(super().get_job_status(external_id, cast("Context", {})))
+        except RuntimeError as error:
+            # Only the resource manager's own 404 counts: a proxy with another one knows nothing of the application.
+            if f"HTTP 404 for application {external_id}" in str(error) and "NotFoundException" in str(error):
+                return "NOT FOUND"
+            raise
 
     def on_kill(self) -> None:
         """Ask the driver to stop, which keeps the work that is done, and end it if it takes too long."""

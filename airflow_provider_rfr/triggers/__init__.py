@@ -40,8 +40,10 @@ _ANNOUNCED = "rfr_deploy_announced"
 _CONNECTION_SECONDS = 60.0
 """Seconds between two reads of a connection that works: at each read, Airflow warns about the ``_`` in its type."""
 
-# Own threads, so that a catalog that hangs does not use up those of other triggers.
-_THREADS = ThreadPoolExecutor(16, thread_name_prefix="rfr-trigger")
+# Own threads, so that a catalog that hangs does not use up those of other triggers; and others for what ends a driver,
+# which must not wait behind polls that hang.
+_POLLS = ThreadPoolExecutor(16, thread_name_prefix="rfr-trigger")
+_STOPS = ThreadPoolExecutor(8, thread_name_prefix="rfr-stop")
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +54,12 @@ async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwa
     It uses asgiref and not asyncio: if the function reads a connection, Airflow 3.1 and 3.2 then request it in the
     triggerer's own event loop. From another loop, one answer would be taken for another, and the triggerer would end.
     """
-    return await sync_to_async(function, thread_sensitive=False, executor=_THREADS)(*args, **kwargs)
+    return await sync_to_async(function, thread_sensitive=False, executor=_POLLS)(*args, **kwargs)
+
+
+async def in_stop_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Run a blocking function that ends something as :func:`in_thread` does, but never behind polls."""
+    return await sync_to_async(function, thread_sensitive=False, executor=_STOPS)(*args, **kwargs)
 
 
 class CommitTrigger(BaseEventTrigger):

@@ -9,16 +9,20 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
+from airflow.sdk import TaskInstanceState
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import (
     ClusterDriver,
+    ClusterManager,
     ClusterManagerError,
     DriverAddress,
     DriverReport,
@@ -26,7 +30,7 @@ from airflow_provider_rfr.hooks.spark import (
     open_driver,
 )
 from airflow_provider_rfr.refresh.follow import LedgerFollower, Outages, ProgressPoint
-from airflow_provider_rfr.triggers import in_thread
+from airflow_provider_rfr.triggers import in_stop_thread, in_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,15 @@ class DeferredRefresh:
     source: str = ""
     mode: str = ""
 
+    @property
+    def stop_command(self) -> str:
+        """Return the shell command by which a person ends the driver."""
+        driver = self.driver
+        if driver.manager == ClusterManager.YARN:
+            return f"yarn application -kill {driver.driver_id}"
+        namespace, _, pod = driver.driver_id.partition(":")
+        return f"kubectl delete pod {pod} --namespace {namespace}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the refresh as a JSON object, for a trigger's arguments and event."""
         return asdict(self)
@@ -68,6 +81,8 @@ class End(str, Enum):
     PUBLISHED = "published"
     DRIVER_OVER = "driver over"
     OUT_OF_TIME = "out of time"
+    NOT_ENDED = "out of time, driver not ended"
+    """The driver could not be ended at the deadline, so it may still run."""
     LOST = "lost"
     """For a quarter of an hour, no ledger has changed, and the driver was not seen at work."""
 
@@ -150,13 +165,6 @@ class _RefreshWatch:
             return Ending(End.PUBLISHED, report) if now - self._published >= _TIDY_SECONDS else None
         return Ending(End.LOST, report) if now - self._heard >= _LOST_SECONDS else None
 
-    def stop(self) -> None:
-        """End the driver.
-
-        :raises Exception: the driver could not be ended
-        """
-        self._open().stop()
-
     def _open(self) -> ClusterDriver:
         if self._driver is None:
             self._driver = open_driver(self._refresh.driver)
@@ -164,13 +172,15 @@ class _RefreshWatch:
 
 
 _FIRST_WAIT = 2.0
+_ANSWER_SECONDS = 5.0
+"""Seconds that Airflow has to tell a task's state. A triggerer of Airflow 3.2 that shuts down gets no answer."""
 
 
 class RefreshTrigger(BaseTrigger):
     """A trigger that follows a deferred refresh; one event when there is nothing more to wait for.
 
     It keeps no state besides its arguments, so a triggerer that takes over simply polls again. The driver is ended when
-    the task is marked or cleared, and at the deadline; not when a triggerer ends.
+    the task is marked or cleared, and at the deadline; not when a triggerer ends, or loses its triggers to another one.
 
     :param refresh: :class:`DeferredRefresh` as JSON: ids and names, never a secret
     :param poll_interval: seconds between polls of ledger and driver, 10 by default; 2 at first
@@ -190,44 +200,100 @@ class RefreshTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll in threads until there is an end; yield one event with it."""
-        watch, lines = self._watch()
+        try:
+            ending = await self._follow()
+        except asyncio.CancelledError:
+            if not AIRFLOW_V_3_3_PLUS:
+                # Airflow 3.1 and 3.2 cancel a trigger for every reason alike, and do not call on_kill.
+                await self.on_kill()
+            raise
+        yield TriggerEvent({**ending.to_json(), "refresh": self.refresh})
+
+    async def on_kill(self) -> None:
+        """End the driver, as a running task would, if the task was marked or cleared.
+
+        Airflow 3.3 also calls it if this triggerer stalled, and another one has taken over its triggers.
+        """
+        stop = asyncio.ensure_future(self._stop_unless_deferred())
+        while not stop.done():
+            # Airflow cancels a trigger again each second until it has ended, which would cut the requests off.
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({stop})
+
+    async def _follow(self) -> Ending:
+        # A task's log may only be written from the event loop, so the watch collects its lines.
+        lines: list[str] = []
+        watch = _RefreshWatch(DeferredRefresh.from_json(self.refresh), lines.append)
         wait = min(_FIRST_WAIT, self.poll_interval)
         while True:
-            ending = await in_thread(watch.look)
-            self._log_lines(lines)
-            left = math.inf
-            if self.deadline is not None:
-                left = (datetime.fromisoformat(self.deadline) - datetime.now(timezone.utc)).total_seconds()
-            if ending is None and left <= 0:
-                await self._stop(watch, lines, "its time is up")
-                ending = Ending(End.OUT_OF_TIME)
-            if ending is not None:
-                yield TriggerEvent({**ending.to_json(), "refresh": self.refresh})
-                return
+            look = asyncio.ensure_future(in_thread(watch.look))
+            # The deadline does not wait for a poll that hangs, or that waits for a thread behind such polls.
+            await asyncio.wait({look}, timeout=max(self._seconds_left(), _FIRST_WAIT))
+            for line in lines:
+                self.log.info("%s", line)
+            lines.clear()
+            if look.done() and (ending := look.result()) is not None:
+                return ending
+            left = self._seconds_left()
+            if left <= 0 or not look.done():
+                return Ending(End.OUT_OF_TIME if await self._stop("its time is up") else End.NOT_ENDED)
             await asyncio.sleep(min(wait, left))
             wait = min(wait * 1.2, self.poll_interval)
 
-    async def on_kill(self) -> None:
-        """End the driver, as a running task would: the task was marked or cleared."""
-        # A watch of its own: a thread may still poll that of run(), and can't be cancelled.
-        watch, lines = self._watch()
-        await self._stop(watch, lines, "the task was marked or cleared")
+    def _seconds_left(self) -> float:
+        if self.deadline is None:
+            return math.inf
+        return (datetime.fromisoformat(self.deadline) - datetime.now(timezone.utc)).total_seconds()
 
-    async def _stop(self, watch: _RefreshWatch, lines: list[str], why: str) -> None:
-        driver = self.refresh["driver"]["driver_id"]
+    async def _stop_unless_deferred(self) -> None:
+        refresh = DeferredRefresh.from_json(self.refresh)
+        try:
+            # Shielded: in Airflow 3.1, the unread answer of a cancelled request would end the triggerer.
+            question = asyncio.shield(_is_deferred(self.task_instance))
+            is_deferred = await asyncio.wait_for(question, _ANSWER_SECONDS)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the task may still be deferred
+            self.log.warning(
+                "The driver %s goes on: Airflow did not tell the state of its task (%s). If the task was marked or"
+                " cleared, end the driver with: %s",
+                refresh.driver.driver_id,
+                type(error).__name__,
+                refresh.stop_command,
+            )
+            return
+        if is_deferred:
+            self.log.info("The driver %s goes on, since its task is still deferred", refresh.driver.driver_id)
+        else:
+            await self._stop("the task was marked or cleared")
+
+    async def _stop(self, why: str) -> bool:
+        """End the driver; return whether the cluster manager took the request."""
+        refresh = DeferredRefresh.from_json(self.refresh)
+        driver = refresh.driver.driver_id
         self.log.info("Ending the driver %s: %s; what was read is kept", driver, why)
         try:
-            await in_thread(watch.stop)
+            await in_stop_thread(lambda: open_driver(refresh.driver).stop())
         except Exception as error:  # noqa: BLE001 - its text may name addresses
-            self.log.warning("It could not be ended (%s); the next attempt fences it", type(error).__name__)
-        self._log_lines(lines)
+            self.log.warning(
+                "The driver %s could not be ended (%s). It goes on, and may publish, until another attempt takes over;"
+                " end it with: %s",
+                driver,
+                type(error).__name__,
+                refresh.stop_command,
+            )
+            return False
+        return True
 
-    def _watch(self) -> tuple[_RefreshWatch, list[str]]:
-        """Return a watch, and the lines that it shows: a task's log may only be written from the event loop."""
-        lines: list[str] = []
-        return _RefreshWatch(DeferredRefresh.from_json(self.refresh), lines.append), lines
 
-    def _log_lines(self, lines: list[str]) -> None:
-        for line in lines:
-            self.log.info("%s", line)
-        lines.clear()
+async def _is_deferred(task_instance: Any) -> bool:
+    """Ask Airflow whether a task instance is deferred; one that was deleted is not."""
+    # Imported here, because a DAG's parse does not need them.
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import GetTaskStates
+
+    dag_id, run_id, task_id = task_instance.dag_id, task_instance.run_id, task_instance.task_id
+    index = task_instance.map_index
+    request = GetTaskStates(dag_id=dag_id, run_ids=[run_id], task_ids=[task_id], map_index=index)
+    # Not from a thread: without an answer, it would keep the process from ending.
+    answer: Any = await task_runner.SUPERVISOR_COMMS.asend(request)
+    name = task_id if index < 0 else f"{task_id}_{index}"
+    return bool(answer.task_states.get(run_id, {}).get(name) == TaskInstanceState.DEFERRED)

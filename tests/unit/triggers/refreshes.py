@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time.comms import TaskStatesResult
 
 from airflow_provider_rfr.hooks.spark import DriverAddress
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -56,6 +58,27 @@ class Refresh:
     def end(self, exit_code: int) -> None:
         (self.driver.folder / "end").write_text(str(exit_code))
         self.driver._process.wait(30)
+
+
+class Supervisor:
+    """The triggerer's way to Airflow's database, for one question: the state of the deferred task.
+
+    :ivar state: None for a task that was cleared
+    :ivar asked: whether there was a question
+    :ivar answers: set while it gives answers
+    """
+
+    def __init__(self) -> None:
+        self.state: str | None = "deferred"
+        self.asked = False
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def asend(self, message: Any) -> TaskStatesResult:
+        assert (message.dag_id, message.run_ids, message.task_ids, message.map_index) == ("d", ["r"], ["refresh"], 3)
+        self.asked = True
+        await self.answers.wait()
+        return TaskStatesResult(task_states={"r": {"refresh_3": self.state, "refresh": "success"}})
 
 
 @pytest.fixture

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.sdk.execution_time import task_runner
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_rfr.hooks.spark import DriverState
+from airflow_provider_rfr import triggers
+from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS
+from airflow_provider_rfr.hooks.spark import DriverAddress, DriverState
+from airflow_provider_rfr.triggers import refresh as refresh_trigger
 from airflow_provider_rfr.triggers.refresh import (
     _LOST_SECONDS,
     _TIDY_SECONDS,
@@ -22,8 +32,8 @@ from airflow_provider_rfr.triggers.refresh import (
     RefreshTrigger,
     _RefreshWatch,
 )
-from tests.soon import SOON
-from tests.unit.triggers.refreshes import PASSWORD, RUN_KEY, TABLE, Refresh
+from tests.soon import SOON, wait_until
+from tests.unit.triggers.refreshes import PASSWORD, RUN_KEY, TABLE, Refresh, Supervisor
 
 
 def trigger(refresh: Refresh, **arguments: Any) -> RefreshTrigger:
@@ -43,6 +53,11 @@ def run(made: RefreshTrigger, *beside: Awaitable[Any]) -> TriggerEvent:
 
     [event] = asyncio.run(asyncio.wait_for(both(), 60))
     return event
+
+
+def stop_of(refresh: Refresh) -> tuple[str, str]:
+    """The request that ends the driver."""
+    return "PUT", f"/ws/v1/cluster/apps/{refresh.app}/state"
 
 
 async def later(seconds: float, action: Callable[[], Any]) -> None:
@@ -71,14 +86,17 @@ def test_its_one_event_tells_how_the_driver_ended_and_what_the_task_needs_to_go_
 
 
 def test_a_round_is_one_line_of_the_tasks_log(refresh: Refresh, capfd: pytest.CaptureFixture[str]) -> None:
-    ledger = refresh.begin()
+    ledger, requests = refresh.begin(), refresh.manager.requests
 
     def go() -> None:
+        # Each look reads the ledger before it asks the manager.
+        wait_until(lambda: requests)
         ledger.commit([], rounds=1, pages=3, records=30)
-        time.sleep(0.5)
+        seen = len(requests)
+        wait_until(lambda: len(requests) >= seen + 2)
         refresh.end(0)
 
-    run(trigger(refresh), later(0.5, go))
+    run(trigger(refresh), asyncio.to_thread(go))
     assert capfd.readouterr().out.count(f"{TABLE}: generation 1, round 1: 3 pages") == 1
 
 
@@ -102,35 +120,130 @@ def test_a_slow_manager_does_not_hold_up_other_triggers(refresh: Refresh) -> Non
     assert min(meanwhile[:3]) >= 5, "the event loop stood still while the manager was at it"
 
 
-def test_a_triggerer_that_ends_leaves_the_driver_alone_and_the_next_one_goes_on(refresh: Refresh) -> None:
+async def until(condition: Callable[[], object]) -> None:
+    await asyncio.to_thread(wait_until, condition, SOON)
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    made = Supervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", made, raising=False)
+    return made
+
+
+@pytest.fixture(params=[True, False], ids=["on_kill", "no on_kill"])
+def has_on_kill(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether Airflow calls on_kill: 3.3 does."""
+    if request.param and not AIRFLOW_V_3_3_PLUS:
+        pytest.skip("Airflow calls on_kill since 3.3")
+    monkeypatch.setattr(refresh_trigger, "AIRFLOW_V_3_3_PLUS", request.param)
+    return bool(request.param)
+
+
+class Triggerer:
+    """Airflow's own loop around one trigger."""
+
+    def __init__(self, made: RefreshTrigger, *, has_on_kill: bool) -> None:
+        self._has_on_kill = has_on_kill
+        self._runner = TriggerRunner()
+        # That of the class keeps the captured output of the test that used it first.
+        self._runner.log = structlog.get_logger()
+        ti = {"dag_id": "d", "run_id": "r", "task_id": "refresh", "map_index": 3, "try_number": 1, "id": "i"}
+        made.task_instance = SimpleNamespace(**ti, context_carrier=None)  # type: ignore[assignment]
+        self.run = asyncio.ensure_future(self._runner.run_trigger(1, made))
+        details = {"task": self.run, "is_watcher": False, "name": "refresh", "events": 0}
+        self._runner.triggers[1] = details  # type: ignore[assignment]
+
+    async def cancel(self) -> None:
+        """As at a mark, a clear, and when another triggerer has taken over; Airflow repeats it until the end."""
+        if self._has_on_kill:
+            self._runner.to_cancel.append(1)
+            await self._runner.cancel_triggers()
+        else:
+            self.run.cancel()
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("state", ["failed", "success", None])
+def test_a_task_that_is_marked_or_cleared_ends_the_driver_however_often_airflow_cancels_the_trigger(
+    refresh: Refresh, supervisor: Supervisor, has_on_kill: bool, state: str | None
+) -> None:
+    async def marked() -> None:
+        supervisor.answers.clear()
+        triggerer = Triggerer(trigger(refresh), has_on_kill=has_on_kill)
+        await until(lambda: refresh.manager.requests)
+        await triggerer.cancel()
+        await until(lambda: supervisor.asked)
+        await triggerer.cancel()
+        await triggerer.cancel()
+        supervisor.answers.set()
+        await until(lambda: refresh.driver.exit_code == 137)
+        await asyncio.wait({triggerer.run}, timeout=SOON)
+        assert triggerer.run.cancelled()
+
+    supervisor.state = state
+    asyncio.run(marked())
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["deferred", "no answer"])
+def test_a_triggerer_that_ends_or_lost_its_triggers_leaves_the_driver_alone_and_the_next_one_goes_on(
+    refresh: Refresh,
+    supervisor: Supervisor,
+    has_on_kill: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    silent: bool,
+) -> None:
+    async def lost(made: RefreshTrigger) -> None:
+        triggerer = Triggerer(made, has_on_kill=has_on_kill)
+        await until(lambda: refresh.manager.requests)
+        await triggerer.cancel()
+        await asyncio.wait({triggerer.run}, timeout=SOON)
+        assert triggerer.run.cancelled()
+
+    if silent:
+        monkeypatch.setattr(refresh_trigger, "_ANSWER_SECONDS", 0.1)
+        supervisor.answers.clear()
     made = trigger(refresh)
-
-    async def restart() -> None:
-        first = asyncio.create_task(events(made))
-        await asyncio.sleep(0.5)
-        first.cancel("shutting down")
-        await asyncio.gather(first, return_exceptions=True)
-        await made.cleanup()
-
-    asyncio.run(restart())
-    assert refresh.driver.exit_code is None
+    asyncio.run(lost(made))
+    assert stop_of(refresh) not in refresh.manager.requests
+    told = f"end the driver with: yarn application -kill {refresh.app}" if silent else "its task is still deferred"
+    assert told in capfd.readouterr().out
     _, arguments = made.serialize()
     event = run(RefreshTrigger(**arguments), later(0.2, lambda: refresh.end(0)))
     assert event.payload["driver"]["state"] == "succeeded"
 
 
-def test_a_task_that_is_marked_or_cleared_ends_the_driver(refresh: Refresh) -> None:
-    asyncio.run(trigger(refresh).on_kill())
-    assert refresh.manager.report(refresh.app)["state"] == "KILLED"
+def test_a_stop_waits_neither_for_polls_that_hang_nor_behind_them(
+    refresh: Refresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    polls = ThreadPoolExecutor(1)
+    polls.submit(release.wait)
+    monkeypatch.setattr(triggers, "_POLLS", polls)
+    try:
+        event = run(trigger(refresh, deadline=datetime.now(timezone.utc).isoformat()))
+    finally:
+        release.set()
+    assert event.payload["end"] == "out of time"
     assert refresh.driver.exit_code == 137
 
 
-def test_a_driver_that_cannot_be_ended_is_told_and_left_to_the_fence(
+def test_a_driver_that_cannot_be_ended_at_the_deadline_is_told_with_what_ends_it(
     refresh: Refresh, capfd: pytest.CaptureFixture[str]
 ) -> None:
     refresh.manager.trouble = 401
-    asyncio.run(trigger(refresh).on_kill())
-    assert "could not be ended (ClusterManagerError); the next attempt fences it" in capfd.readouterr().out
+    event = run(trigger(refresh, deadline=datetime.now(timezone.utc).isoformat()))
+    assert event.payload["end"] == "out of time, driver not ended"
+    told = f"The driver {refresh.app} could not be ended (ClusterManagerError). It goes on, and may publish"
+    out = capfd.readouterr().out
+    assert told in out
+    assert f"end it with: yarn application -kill {refresh.app}" in out
+
+
+def test_the_command_that_ends_a_pod_names_its_namespace(refresh: Refresh) -> None:
+    pod = replace(refresh.deferred, driver=DriverAddress("kubernetes", "cluster", "data:refresh-driver"))
+    assert pod.stop_command == "kubectl delete pod refresh-driver --namespace data"
 
 
 def test_its_time_is_its_own_affair_for_airflow_does_not_time_deferred_tasks(refresh: Refresh) -> None:
@@ -249,11 +362,3 @@ def test_a_catalog_that_fails_ends_nothing_and_its_text_is_not_shown(
     assert [line for line in watch.lines if "ledger" in line] == [
         f"the ledger of {TABLE} can't be read (ConfigurationError); the refresh continues"
     ]
-
-
-def test_stopping_kills_the_application(refresh: Refresh, watch: Watch) -> None:
-    watch.stop()
-    assert refresh.manager.requests == [("PUT", f"/ws/v1/cluster/apps/{refresh.app}/state")]
-    assert refresh.driver.exit_code == 137
-    ending = watch.ending()
-    assert (ending.driver.state, ending.driver.status) == (DriverState.FAILED, "KILLED")
