@@ -8,13 +8,14 @@ connection and pauses the webhook endpoints that are called with it. Running tas
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.connections.dependents import Services, judge
+from airflow_provider_rfr.connections.dependents import Services, find_readable, judge
 from airflow_provider_rfr.connections.statement import Statement, Verb
 from airflow_provider_rfr.connections.types import MISSING, REFERENCE_SUFFIX, Definition
 from airflow_provider_rfr.exceptions import (
@@ -39,6 +40,7 @@ from airflow_provider_rfr.store.leases import Grant, Lease, LeaseKind, take_leas
 
 _T = TypeVar("_T")
 _LEASE_MILLISECONDS: Final = 30_000
+_LOOK_SECONDS: Final = 0.2
 NAME: Final = "name"
 """The key of the connection's name among the options that a rename or a drop records."""
 _DIED: Final = "its process ended before the new settings were stored; nothing was changed"
@@ -62,7 +64,7 @@ class Journal:
         self._name = name
         self._actor = actor
         self._statement = statement
-        self._intended = False
+        self._new_hash: str | None = None
 
     def __enter__(self) -> Journal:
         def begin(connection: Connection) -> tuple[Grant, int] | None:
@@ -77,9 +79,12 @@ class Journal:
         if started is None:
             raise ConnectionConflictError(self._name, "another process is altering it; try again")
         grant, self.id = started
+        self._hold(grant)
+        return self
+
+    def _hold(self, grant: Grant) -> None:
         lost = ConnectionConflictError(self._name, "it took too long, and another process may alter it; try again")
         self._lease = Lease(self._store, grant, lambda token, newer: lost).__enter__()
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
@@ -89,7 +94,7 @@ class Journal:
                 self.note(AlterationState.REFUSED, detail=error.message)
             # After intend(), another error leaves it unknown whether the settings were stored: the row stays open, and
             # the next alteration settles it.
-            elif error is not None and not self._intended:
+            elif error is not None and self._new_hash is None:
                 # The text of another library's error may hold a secret.
                 self.note(AlterationState.FAILED, detail=type(error).__name__)
         finally:
@@ -110,7 +115,7 @@ class Journal:
         """
         values = {"options": options, "old_hash": old_hash, "new_hash": new_hash}
         self.write(lambda connection, now: self.note_in(connection, AlterationState.OPEN, **values))
-        self._intended = True
+        self._new_hash = new_hash
 
     def write(self, work: Callable[[Connection, int], _T]) -> _T:
         """Run ``work`` in one transaction, during which the lease can't be lost.
@@ -119,18 +124,35 @@ class Journal:
         """
         return self._lease.write(work)
 
-    def conclude(self, work: Callable[[Connection, int], None]) -> bool:
-        """Record the consequences of the stored change, in one transaction; return False if the lease is lost.
+    def conclude(self, work: Callable[[Connection, int], None], present: Callable[[], str]) -> bool:
+        """Record the consequences of the stored change, in one transaction.
 
-        Then nothing is recorded, and the row is left to the alteration that took the lease, or comes after it.
+        If another alteration took the lease, wait until that ends. Return False, and record nothing, if the connection
+        has other content then: that alteration, or the next one, settles the row.
+
+        :param present: returns the hash of the stored connection
         """
-        try:
-            self.write(work)
-        except ConnectionConflictError:
-            # That one settles the row. If it did so before the change was stored, it took this process for dead.
-            self._store.run(lambda connection: audit.reopen_alteration(connection, self.id))
-            return False
-        return True
+        while True:
+            try:
+                self.write(work)
+            except ConnectionConflictError:
+                # If the other one settled the row before the change was stored, it took this process for dead.
+                self._store.run(lambda connection: audit.reopen_alteration(connection, self.id))
+                self._take_again()
+                # That one failed if the change is still there, and then nobody else restarts what uses the connection.
+                if present() != self._new_hash:
+                    return False
+            else:
+                return True
+
+    def _take_again(self) -> None:
+        def take(connection: Connection) -> Grant | None:
+            return _take(connection, self._store.now(connection), self._name, self._actor)
+
+        self._lease.__exit__()
+        while (grant := self._store.run(take)) is None:
+            time.sleep(_LOOK_SECONDS)
+        self._hold(grant)
 
     def settle(self, present: str) -> list[AlterationRecord]:
         """Record the end of earlier alterations whose process died; return those whose change was stored.
@@ -315,6 +337,6 @@ def drop_or_rename(
     # alteration does this in its place.
     def note(connection: Connection, now: int) -> None:
         end_name(connection, now, name, new)
-        journal.note_in(connection, AlterationState.APPLIED)
+        journal.note_in(connection, AlterationState.APPLIED, detail=None)
 
-    journal.conclude(note)
+    journal.conclude(note, lambda: services.hashes.of(find_readable(services.gateway.find, name)))

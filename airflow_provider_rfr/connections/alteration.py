@@ -118,7 +118,7 @@ class _Alteration:
     :ivar candidate: the new definition; with its secrets from the draft stage on
     :ivar identity: hash of the candidate's upstream; None where it is unknown
     :ivar tried: whether the candidate was tried; None where nothing changes
-    :ivar is_overtaken: the lease was lost after the candidate was stored, so its consequences are left to others
+    :ivar is_overtaken: another alteration changed the connection right after the candidate was stored
     """
 
     statement: Statement
@@ -509,7 +509,8 @@ def _note_former_places(notes: ConnectionNotes, plan: _Alteration) -> None:
 def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alteration:
     """Record the consequences of the commit in one transaction; then tasks restart even if this process dies.
 
-    If another alteration took the lease, nothing is recorded: that one records the consequences of what it finds.
+    If another alteration took the lease and changed the connection, nothing is recorded: that one records the
+    consequences of what it stored.
     """
     with services.store.read() as connection:
         # Listed again: a task that began during the commit may have read the old settings.
@@ -527,9 +528,12 @@ def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alter
             set_wanted_hash(connection, tasks, plan.name, plan.new_hash)
         dependents = [dependent.to_json() for dependent in plan.dependents]
         validated = None if plan.tried is None else int(plan.tried)
-        journal.note_in(connection, AlterationState.STORED, dependents=dependents, validated=validated)
+        journal.note_in(connection, AlterationState.STORED, dependents=dependents, validated=validated, detail=None)
 
-    return replace(plan, is_overtaken=not journal.conclude(note))
+    def present() -> str:
+        return services.hashes.of(find_readable(services.gateway.find, plan.name))
+
+    return replace(plan, is_overtaken=not journal.conclude(note, present))
 
 
 def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome:

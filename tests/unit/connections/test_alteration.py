@@ -285,23 +285,30 @@ def test_one_that_was_paused_after_the_commit_leaves_all_to_the_one_that_took_ov
     assert [(row.state, row.detail) for row in bench.audit()] == [("applied", None), ("applied", _RECOVERED)]
 
 
-def test_one_that_was_taken_for_dead_before_the_commit_is_finished_by_the_next(bench: Bench) -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_one_whose_lease_was_taken_by_an_alteration_that_failed_does_the_rest_itself(
+    bench: Bench, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.run("load", "api")
+    bench.obey("load")
     bench.shelf.dead.add("http://dead")
+    commit = bench.shelf.commit
 
-    def paused() -> None:
-        bench.shelf.before_commit = lambda: None
+    def paused(expected: str, candidate: Definition) -> None:
+        if when == "after":
+            commit(expected, candidate)
         bench.lose_leases()
         with pytest.raises(ConnectionValidationError):
             bench.alter("ALTER CONNECTION api SET (host = 'http://dead')")
-        assert [row.detail for row in bench.audit()][-1] == _DIED
+        assert bench.audit()[-1].detail == {"before": _DIED, "after": _RECOVERED}[when]
+        if when == "before":
+            commit(expected, candidate)
 
-    bench.shelf.before_commit = paused
-    assert ends(bench.alter(f"{MOVE} WITH (DRAIN_TIMEOUT = 0)")) == {"load": _OVERTAKEN}
-    bench.obey("load")
-    outcome = bench.alter(MOVE)
-    assert (host(bench), outcome.result, ends(outcome)) == ("http://two", "unchanged", {"load": "restarted"})
-    assert (bench.audit()[-1].state, bench.audit()[-1].detail) == ("applied", _RECOVERED)
+    monkeypatch.setattr(bench.shelf, "commit", paused)
+    outcome = bench.alter("ALTER CONNECTION api SET (host = 'http://two', password = SECRET 'env:NEW')")
+    assert (host(bench), outcome.result, ends(outcome)) == ("http://two", "applied", {"load": "restarted"})
+    assert (bench.references("api"), places(bench)) == ({"password": "env:NEW"}, ["http://one"])
+    assert [(row.state, row.detail) for row in bench.audit()][1:] == [("applied", None)]
 
 
 def test_another_upstream_is_refused_unless_it_is_wanted_and_then_all_is_read_anew(bench: Bench) -> None:
