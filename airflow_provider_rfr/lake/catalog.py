@@ -30,7 +30,9 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.utils.config import Config, merge_config
+from sqlalchemy import inspect
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
@@ -109,16 +111,9 @@ def open_catalog(settings: LakeSettings) -> Catalog:
     :raises CatalogError: it does not answer, or refuses
     """
     _check_settings(settings)
-    # Two processes may open a new SQL catalog at once, and both create its own tables.
-    retrying = Retrying(
-        retry=retry_if_exception(_was_created_concurrently),
-        stop=stop_after_attempt(5),
-        wait=wait_fixed(0.05),
-        reraise=True,
-    )
     with _translated(settings):
         try:
-            catalog = retrying(lambda: _load_limited(settings.name, settings.properties))
+            catalog = _load_limited(settings.name, settings.properties)
         except (ImportError, NotInstalledError) as error:
             raise _not_installed(settings, error) from None
         except (ValueError, ArgumentError) as error:
@@ -222,10 +217,8 @@ def tables_with_property(catalog: Catalog, key: str) -> list[str]:
 def _was_created_concurrently(error: BaseException) -> bool:
     """Tell whether a SQL catalog's database refused because another process created the catalog's own tables meanwhile.
 
-    PyIceberg checks at their first use whether they exist, and then creates them, which is a race.
+    PyIceberg checks whether they exist, and then creates them, which is a race.
     """
-    if isinstance(error, CatalogError) and error.__cause__ is not None:
-        error = error.__cause__
     of_database = type(error).__module__.startswith("sqlalchemy.")
     return of_database and (type(error).__name__ == "IntegrityError" or "already exists" in str(error))
 
@@ -521,12 +514,51 @@ def _rest_catalog() -> type[Catalog]:
 
 @cache
 def _sql_catalog() -> type[Catalog]:
-    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+
+    retrying = Retrying(
+        retry=retry_if_exception(_was_created_concurrently),
+        stop=stop_after_attempt(5),
+        wait=wait_fixed(0.05),
+        reraise=True,
+    )
 
     class LimitedSqlCatalog(SqlCatalog):
+        """A SQL catalog whose own tables are created with its first namespace; until then it reads as empty.
+
+        PyIceberg creates them when a catalog is opened, but a reader must not write.
+        """
+
+        _is_new = True
+        # Of the tables that PyIceberg would create. Once they exist, super()._init_catalog() finds out their own.
+        _schema_version = "v1"
+
         def _init_catalog(self) -> None:
             limit_waits(self.engine, *_wait_limits(self.properties))
             end_refused_commits(self.engine)
-            super()._init_catalog()
+            self._has_tables()
+
+        def _has_tables(self) -> bool:
+            # Asked again while there are none: another process may have created them.
+            if self._is_new and inspect(self.engine).has_table(IcebergTables.__tablename__):
+                super()._init_catalog()
+                self._is_new = False
+            return not self._is_new
+
+        def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
+            if not self._has_tables():
+                retrying(super()._init_catalog)
+            super().create_namespace(namespace, properties)
+
+        def namespace_exists(self, identifier: str | Identifier) -> bool:
+            return self._has_tables() and super().namespace_exists(identifier)
+
+        def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
+            return super().list_namespaces(namespace) if namespace or self._has_tables() else []
+
+        def load_table(self, identifier: str | Identifier) -> Table:
+            if not self._has_tables():
+                raise NoSuchTableError(f"Table does not exist: {identifier}")
+            return super().load_table(identifier)
 
     return LimitedSqlCatalog

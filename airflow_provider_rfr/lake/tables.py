@@ -235,9 +235,10 @@ def _view_rows(catalog: SqlCatalog, name: str | None = None) -> list[tuple[str, 
         sa.column("catalog_name"),
     )
     with catalog.engine.connect() as connection:
-        columns = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-        if "iceberg_type" not in columns:
-            return []  # the catalog's own tables are of the schema version before views
+        inspector = sa.inspect(connection)
+        columns = inspector.get_columns(table.name) if inspector.has_table(table.name) else []
+        if "iceberg_type" not in {column["name"] for column in columns}:
+            return []  # the catalog's own tables do not exist yet, or are of the schema version before views
         query = sa.select(table.c.table_namespace, table.c.table_name, table.c.metadata_location).where(
             table.c.catalog_name == catalog.name, table.c.iceberg_type == "VIEW"
         )

@@ -9,10 +9,12 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, SparkJobError
 from airflow_provider_rfr.lake.catalog import (
@@ -20,10 +22,12 @@ from airflow_provider_rfr.lake.catalog import (
     LakeSettings,
     _translated,
     _without_secrets,
+    create_table,
     load_table,
     open_catalog,
     spark_sql_settings,
 )
+from airflow_provider_rfr.lake.tables import list_views, view_names
 from airflow_provider_rfr.preflight import iceberg_runtime
 from tests.soon import SOON, soon
 from tests.unit.lake.conftest import rest_server
@@ -157,7 +161,6 @@ def test_a_catalog_that_is_lost_or_locked_later_is_told_by_each_of_its_methods(t
 
 
 def test_a_catalog_that_nobody_holds_has_no_connection_left(tmp_path: Path) -> None:
-    open_catalog(sqlite(tmp_path))  # the first one has errors to remember: it finds no tables, and makes them
     gc.disable()
     try:
         catalog = open_catalog(sqlite(tmp_path))
@@ -168,6 +171,17 @@ def test_a_catalog_that_nobody_holds_has_no_connection_left(tmp_path: Path) -> N
         assert engine.pool.checkedin() == 0
     finally:
         gc.enable()
+
+
+def test_a_catalog_without_its_own_tables_reads_as_empty_until_something_is_created(tmp_path: Path) -> None:
+    reader, creators = open_catalog(sqlite(tmp_path)), [open_catalog(sqlite(tmp_path)) for _ in range(4)]
+    assert (reader.list_namespaces(), load_table(reader, "raw.none"), list_views(reader)) == ([], None, ())
+    assert (reader.namespace_exists("raw"), view_names(reader)) == (False, frozenset())
+    with sqlite3.connect(tmp_path / "catalog.db") as database:
+        assert not database.execute("SELECT name FROM sqlite_master").fetchall()
+    with ThreadPoolExecutor(len(creators)) as pool:
+        list(pool.map(lambda catalog: create_table(catalog, "raw.orders", Schema()), creators))
+    assert load_table(reader, "raw.orders") is not None
 
 
 def test_what_is_not_the_catalogs_client_stays_what_it_is(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
 from airflow_provider_rfr.lake import sync_state
 from airflow_provider_rfr.lake.commits import CommitLog, last_change
 from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, has_lost_state, read_state, write_state
+from airflow_provider_rfr.numbers import LongNumber, dumps
 from tests.kill_points import intercept
 from tests.unit.lake.test_expiry import NAME, Lake
 from tests.unit.messages import raises
@@ -46,6 +47,13 @@ def test_a_state_is_read_back_and_readers_see_the_same_rows(lake: Lake, state: S
     write_state(lake.catalog, NAME, state)
     assert read_state(table_of(lake)) == state
     assert table_of(lake).scan().to_arrow()["id"].to_pylist() == [1]
+
+
+def test_a_long_number_in_a_state_keeps_its_digits(lake: Lake) -> None:
+    write_state(lake.catalog, NAME, SyncState(RULES, {}, of_source={"a": LongNumber("0.12345678901234567891")}))
+    state = read_state(table_of(lake))
+    assert state is not None
+    assert dumps(state.of_source) == b'{"a":0.12345678901234567891}'
 
 
 def test_a_large_state_is_a_file_and_the_metadata_stay_small(lake: Lake) -> None:
