@@ -9,7 +9,6 @@ JSON at its end. The operator ships the document in a private file; users may wr
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -47,6 +46,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
+from airflow_provider_rfr.lake.spark import result_line
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import DeployState, NewDeploy, StepState, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
@@ -247,7 +247,8 @@ def _run(work: DeployWork, step: PlanStep) -> None:
     except DeployError:
         raise
     except Exception as error:
-        problem = str(error).partition("\n")[0][:300]
+        # The text of another library's error may hold a secret, and it is stored.
+        problem = Redactor(secrets_in(work.catalog.properties)).text(str(error).partition("\n")[0])[:300]
         problem = str(error) if isinstance(error, RfrError) else f"{type(error).__name__}: {problem}"
         raise mechanism.refused(problem, "") from error
 
@@ -389,7 +390,7 @@ def main(document: MigrationDocument, *, began: float) -> int:
     except Exception as error:
         log.debug("it could not be done", exc_info=error)
         return failed(error, secrets_in({**document.lake.properties, "control store": document.store}))
-    print(json.dumps({**figures, "seconds": round(time.monotonic() - began, 3)}), flush=True)
+    print(result_line({**figures, "seconds": round(time.monotonic() - began, 3)}), flush=True)
     return 0
 
 
@@ -397,5 +398,5 @@ def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
     """Print the error as one JSON object, without secrets, and return the exit code."""
     kind, cause = type(error).__name__, type(error.__cause__).__name__ if error.__cause__ else None
     details = {"type": kind, "cause": cause, "message": Redactor(secrets).text(str(error) or kind)}
-    print(json.dumps({"error": details}), flush=True)
+    print(result_line({"error": details}), flush=True)
     return 1

@@ -121,6 +121,9 @@ class SparkSqlEngine:
         if sorted(map(str.casefold, output)) == sorted(map(str.casefold, declared)):
             # Otherwise, the names differ, since the query could not be parsed at its planning. The declared ones win.
             _check_columns(f"view {name}", output, declared, ordered=True)
+        if view is not None:
+            # Spark keeps the properties of a view that it replaces, and a former text would pass for the present one.
+            properties = {TEXT: "", **properties}
         body = view_body(sql, properties, columns or kept_columns(before, output))
         self._sql(f"view {name}", f"CREATE {'OR REPLACE ' if view is not None else ''}VIEW {self._name(name)} {body}")
 

@@ -39,7 +39,7 @@ from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import retry_conflicts
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange, purge_table
-from airflow_provider_rfr.lake.tables import TableEntry, ViewEntry, holds_views, list_tables, list_views
+from airflow_provider_rfr.lake.tables import TableEntry, ViewEntry, find_view, holds_views, list_tables, list_views
 from airflow_provider_rfr.lake.types import quoted
 from airflow_provider_rfr.sinks.run import needed_physicals, sink_states
 from airflow_provider_rfr.store import deploys
@@ -259,8 +259,9 @@ def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
         history = History(store, catalog)
         history.report(_MIGRATIONS, rows, ("deploy_id", "seq"))
         history.maintain(always=True)
-    except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
-        log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)
+    except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way, and its text may hold secrets
+        reason = str(error) if isinstance(error, RfrError) else type(error).__name__
+        log.warning("the history of migrations can't be written (%s); the deploy is not affected", reason)
 
 
 def plan_of(deploy: deploys.Deploy) -> Plan | None:
@@ -405,7 +406,9 @@ def forget_objects(
         for obj in leaving:
             lease.ensure()
             if obj.kind is Kind.VIEW and sql is not None:
-                sql.set_view_properties(obj.name, dict.fromkeys(_MARKS))
+                view = find_view(catalog, obj.name)
+                if view is not None and view.properties.get(MARKER) == str(obj.uuid):
+                    sql.set_view_properties(obj.name, dict.fromkeys(_MARKS))
                 continue
             table = MigratedTable.load(catalog, obj.name)
             if table is not None and table.properties.get(MARKER) == str(obj.uuid):

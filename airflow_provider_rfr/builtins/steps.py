@@ -428,15 +428,25 @@ class DefineView(ViewStep):
     def do(self) -> None:
         text = str(self.step.details["sql"])
         if not self.step.user:
-            self.engine.create_view(self.name, text, self.properties(), self.record.columns)
+            # A view that is replaced keeps the properties that are not named, and its owner can't be removed at all.
+            # Removed first, because the statement that defines the view also marks the step as done.
+            gone = self.unset() if self.view() is not None else []
+            if others := [name for name in gone if name != OWNER]:
+                self.engine.set_view_properties(self.name, dict.fromkeys(others))
+            properties = {**dict.fromkeys({OWNER}.intersection(gone), ""), **self.properties()}
+            self.engine.create_view(self.name, text, properties, self.record.columns)
             return
         view = self.view()
         if view is None:
             return
         if MARKER in view.properties:
             raise self.refused("it is not a user's view any more")
-        kept = {name: value for name, value in view.properties.items() if name not in (BRIDGED, BROKEN)}
+        marks = view.properties.keys() & {BRIDGED, BROKEN}
+        kept = {name: value for name, value in view.properties.items() if name not in marks}
         self.engine.create_view(self.name, text, kept)
+        # Removed last, because a bridged view's own text is in one of them.
+        if marks:
+            self.engine.set_view_properties(self.name, dict.fromkeys(marks))
 
 
 class DescribeView(DefineView):
@@ -499,19 +509,23 @@ class DropView(ViewStep):
 class SinkStep(Mechanism):
     """A sink's step. It writes the sink's row in the transaction that marks the step as done.
 
-    A removed sink also releases the snapshots that it holds.
+    A sink that is removed, or gets another source, also releases the snapshots that it holds.
     """
 
     def probe(self) -> None:
         return None
 
     def do(self) -> None:
+        removes = self.step.how is StepAction.REMOVE
         for sink in self.work.recorded.sinks:
-            source = self.work.recorded.by_uuid.get(sink.source)
-            # The hold is released before settle() deletes the sink's row. In the other order, a crash would leave the
-            # hold of an unknown sink, and its snapshots would never expire.
-            if self.step.how is StepAction.REMOVE and sink.uuid == self.step.uuid and source is not None:
-                hold_snapshots(self.work.catalog, source.name, sink.uuid)
+            leaves = removes or self.step.details.get("source", str(sink.source)) != str(sink.source)
+            # This deploy may have renamed the former source already.
+            places = (self.work.recorded.by_uuid.get(sink.source), self.work.objects.get(sink.source))
+            # The hold is released before settle() deletes or changes the sink's row. In the other order, a crash would
+            # leave a hold that nobody releases, and the snapshots would never expire.
+            if leaves and sink.uuid == self.step.uuid:
+                for name in {place.name for place in places if place is not None}:
+                    hold_snapshots(self.work.catalog, name, sink.uuid)
 
     def settle(self, connection: Connection, now: int) -> None:
         identity, how, details = self.step.uuid, self.step.how, self.step.details

@@ -102,6 +102,9 @@ class SinkOperator(BaseOperator):
                 done[obj.name] = self._run(hook, obj, tables, stopping)
             except RfrError as error:
                 errors.append(error)
+            except Exception as error:
+                errors.append(SinkError(obj.name, f"it failed ({type(error).__name__})", "the log has the traceback"))
+                self.log.exception("%s failed", obj.name)
         if not errors:
             return done
         problems = "; ".join(map(str, errors))

@@ -59,6 +59,13 @@ def test_a_view_keeps_text_columns_comment_and_markers(deploy: Deploy) -> None:
     assert deploy.sql("SELECT * FROM ops.v ORDER BY id")[0] == (0, "a ${x} \\ b")
 
 
+def test_a_view_whose_text_becomes_a_part_of_the_former_one_has_the_new_text(deploy: Deploy) -> None:
+    deploy.runs()
+    for text in ("SELECT id FROM ops.runs /* some */ WHERE id > 0", "SELECT id FROM ops.runs"):
+        deploy.view("ops.v", text)
+        assert list_views(deploy.catalog)[0].query == text
+
+
 def test_views_that_read_each_other_turn_round_in_the_new_order(deploy: Deploy) -> None:
     deploy.runs(range(3))
     deploy.view("ops.a", "SELECT id FROM ops.runs")

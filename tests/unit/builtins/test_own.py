@@ -98,7 +98,7 @@ def test_the_history_of_refreshes_holds_what_a_ledger_tells(own: CatalogSpec) ->
     # What tells of an attempt that works, and what the table itself is.
     inner |= {"base_state", "began_at", "silence", "found_pages", "found_records", "found_partitions", "bytes", "past"}
     # What describes the source; earlier attempts have rows of their own.
-    inner |= {"host", "paging", "primary_key", "earlier", "try_number", "retried"}
+    inner |= {"host", "paging", "primary_key", "earlier", "try_number", "retried", "restarted_by"}
     assert told - inner - {"overlap_checks"} <= names(own, "refresh_history")
 
 

@@ -23,7 +23,7 @@ from airflow_provider_rfr.builtins.model import MARKER, CatalogSpec, Column, Kin
 from airflow_provider_rfr.builtins.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planner import plan as make_plan
 from airflow_provider_rfr.exceptions import SparkJobError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.catalog import LakeSettings, ensure_namespace, open_catalog
 from airflow_provider_rfr.lake.commits import append_files
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import FileStore
@@ -72,6 +72,8 @@ class DuckEngine:
     def _write(self, old: str | None, new: ViewEntry | None) -> None:
         """Put a view in the place of another one, in one transaction."""
         rows = IcebergTables.__table__
+        if new is not None:
+            ensure_namespace(self._catalog, new.name)
         with self._catalog.engine.begin() as connection:
             if old is not None:
                 is_old = (rows.c.table_namespace == namespace_of(old)) & (rows.c.table_name == old.rpartition(".")[2])
@@ -93,7 +95,11 @@ class DuckEngine:
 
     def create_view(self, name: str, sql: str, properties: Mapping[str, str], columns: Sequence[Column] = ()) -> None:
         self.calls.append(f"create_view {name}")
-        self._write(name, ViewEntry(name, sql, dict(properties), self.shown(sql, [column.name for column in columns])))
+        # As in Iceberg, a view that is replaced keeps the properties that are not named.
+        known = self._known()
+        kept = known[name].properties if name in known else {}
+        columns_shown = self.shown(sql, [column.name for column in columns])
+        self._write(name, ViewEntry(name, sql, {**kept, **properties}, columns_shown))
 
     def shown(self, sql: str, columns: Sequence[str]) -> tuple[LiveColumn, ...]:
         """What the catalog says of the columns of a view with this text; nothing here."""

@@ -21,6 +21,8 @@ from airflow_provider_rfr.exceptions import (
     StalePlanError,
     StepError,
 )
+from airflow_provider_rfr.history import History
+from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.rows import MIGRATION_TAG
 from airflow_provider_rfr.store.deploys import history, steps_of
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, obj, spec, table, view
@@ -372,6 +374,36 @@ def test_a_view_that_is_bound_again_keeps_what_is_said_about_it(place: Place) ->
     [found] = place.engine.views(place.catalog)
     kept = {"comment": "c", "owner": "ann", "a": "1", MARKER: str(shown.id)}
     assert {name: found.properties.get(name) for name in kept} == kept
+
+
+def test_a_view_with_another_text_loses_what_is_no_longer_said_about_it(place: Place) -> None:
+    said = {"comment": "c", "owner": "ann", "properties": {"a": "1", "b": "2"}}
+    place.deploy(spec("1.0", T, view("ops.v", "SELECT id FROM ops.t", **said)))
+    place.settle(spec("1.1", T, view("ops.v", "SELECT id, n FROM ops.t", properties={"b": "2"})))
+    [found] = place.engine.views(place.catalog)
+    # An owner can't be removed.
+    left = {"comment": None, "owner": "", "a": None, "b": "2"}
+    assert {name: found.properties.get(name) for name in left} == left
+
+
+def test_no_secret_of_the_lake_gets_from_an_error_into_the_journal_or_the_log(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.catalog.properties["s3.secret-access-key"] = "canary-5b1e"
+
+    def refuse(*_: Any) -> None:
+        raise OSError("the store refuses canary-5b1e")
+
+    with monkeypatch.context() as patched, raises(StepError):
+        patched.setattr(MigratedTable, "alter", refuse)
+        place.deploy(spec("1.0", T))
+        place.deploy(spec("1.1", replace(T, comment="lines")))
+    with monkeypatch.context() as patched:
+        patched.setattr(History, "report", refuse)
+        place.deploy(spec("1.1", replace(T, comment="lines")))
+    with place.store.read() as connection:
+        assert "canary" not in str([item.error for item in history(connection, PROJECT)])
+    assert "history of migrations can't be written" in caplog.text and "canary" not in caplog.text
 
 
 INCOMPATIBLE = table("ops.t", "id bigint!", "n string", keys=("id",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.maintenance import gc
+from airflow_provider_rfr.builtins.maintenance import forget_objects, gc
 from airflow_provider_rfr.builtins.model import MARKER
 from airflow_provider_rfr.exceptions import BlockedPlanError
 from airflow_provider_rfr.store.deploys import Garbage, queued
@@ -58,6 +58,13 @@ def test_garbage_that_can_not_be_deleted_stays_in_the_queue_and_is_tried_again(
     assert (row.attempts, row.last_error) == (1, "OSError")
     assert gc(project=PROJECT, catalog=place.catalog, store=place.store).deleted == (aside,)
     assert waiting(place) == {} and aside not in place.tables()
+
+
+def test_a_view_that_somebody_dropped_can_be_forgotten(place: Place) -> None:
+    place.deploy(spec("1.0", T, view("ops.v", "SELECT id FROM ops.t")))
+    place.engine.drop_view("ops.v")
+    forget_objects(["ops.v"], project=PROJECT, catalog=place.catalog, store=place.store, sql=place.engine)  # type: ignore[arg-type]
+    assert place.plan(spec("1.0", T)).steps == ()
 
 
 def test_garbage_is_what_somebody_accepted_to_lose(place: Place) -> None:

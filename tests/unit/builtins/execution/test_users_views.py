@@ -26,7 +26,7 @@ def test_a_users_view_is_rebound_and_does_not_become_ours(place: Place) -> None:
     found = next(view for view in place.engine.views(place.catalog))
     assert dict(found.properties) == {"team": "b", "comment": "mine"}
     assert found.query == "SELECT id FROM ops.t"
-    assert place.engine.calls == ["create_view bob.daily"] * 2
+    assert place.engine.calls == [*["create_view bob.daily"] * 2, "set_view_properties bob.daily"]
 
 
 def meanwhile(patch: pytest.MonkeyPatch, owner: object, name: str, work: Callable[[], None]) -> None:
