@@ -199,23 +199,17 @@ def decrypt(sealed: str, key: bytes, data: bytes) -> _Scalar | None:
         plain = str(cipher.decrypt(nonce, body + tag, data), "utf-8")
     except (extra("cryptography.exceptions").InvalidTag, UnicodeDecodeError):
         return None
-    return _typed(plain, match["kind"])
-
-
-def _typed(text: str, kind: str) -> _Scalar | None:
-    """Return the value of a decrypted text.
-
-    Comments and bytes are refused: neither is JSON, and no MAC covers comments.
-    """
+    kind = match["kind"]
     if kind == "str":
-        return text
+        return plain
     if kind == "bool":
-        return _BOOLEANS.get(text)
-    if kind == "int" and _INTEGER.fullmatch(text):
-        return int(text) if abs(int(text)) <= MAX_INTEGER + 1 else None
-    if kind != "float" or not _FLOAT.fullmatch(text) or math.isinf(float(text)):
+        return _BOOLEANS.get(plain)
+    if kind == "int" and _INTEGER.fullmatch(plain):
+        return int(plain) if abs(int(plain)) <= MAX_INTEGER + 1 else None
+    # Comments and bytes are refused: neither is JSON, and no MAC covers comments.
+    if kind != "float" or not _FLOAT.fullmatch(plain) or math.isinf(float(plain)):
         return None
-    value = float(text)
+    value = float(plain)
     # The sops program seals JSON's integers as floats, and prints whole floats as integers.
     minus_zero = value == 0 and math.copysign(1, value) < 0
     return int(value) if value.is_integer() and abs(value) < _EXACT_FLOAT and not minus_zero else value
@@ -570,22 +564,9 @@ def open_with_program(
     # The program gets only the variables that these kinds of key sources need.
     prefixes = tuple(prefix for source in sources.all for prefix in _PREFIXES[source.kind])
     limited = {name: text for name, text in environment.items() if name in _ALWAYS or name.startswith(prefixes)}
-    answer = _run(program_path, json.dumps(document).encode(), limited)
+    done, command, content = None, [program_path, *_ARGUMENTS], json.dumps(document).encode()
     try:
-        opened = json.loads(answer)
-    except (ValueError, RecursionError):
-        opened = None  # raised below, so that the error has no context
-    if not isinstance(opened, dict):
-        raise SealError("the sops program printed something other than a JSON object")
-    return {key: value for key, value in opened.items() if key != "sops"}
-
-
-def _run(path: str, document: bytes, environment: Mapping[str, str]) -> bytes:
-    done = None
-    try:
-        done = subprocess.run(
-            [path, *_ARGUMENTS], input=document, capture_output=True, timeout=_SECONDS, env=environment, check=False
-        )
+        done = subprocess.run(command, input=content, capture_output=True, timeout=_SECONDS, env=limited, check=False)
     except (OSError, subprocess.SubprocessError):
         pass  # raised below: the error of a timeout holds what was printed
     if done is None:
@@ -595,4 +576,10 @@ def _run(path: str, document: bytes, environment: Mapping[str, str]) -> bytes:
         raise SealError(f"the sops program ended with status {done.returncode}: {meaning}")
     if len(done.stdout) > _MAX_OUTPUT:
         raise SealError("the sops program printed more than a document can have")
-    return done.stdout
+    try:
+        opened = json.loads(done.stdout)
+    except (ValueError, RecursionError):
+        opened = None  # raised below, so that the error has no context
+    if not isinstance(opened, dict):
+        raise SealError("the sops program printed something other than a JSON object")
+    return {key: value for key, value in opened.items() if key != "sops"}

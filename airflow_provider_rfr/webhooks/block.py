@@ -308,7 +308,13 @@ class Endpoint(TriggerModel):
             problems.append(mistake("has no body", "write payload, payloadTemplate or preset"))
         if "with" in names and "preset" not in names:
             problems.append(mistake("goes with preset", "name the preset", at=("with",)))
-        if not {"url", "connection"} & names and _needs_address(written.get("preset")):
+        preset = written.get("preset")
+        try:
+            needs_address = not isinstance(preset, str) or not preset_named(preset).receiver.base
+        except PydanticCustomError:
+            # Unknown, which is reported elsewhere, or sealed.
+            needs_address = False
+        if needs_address and not {"url", "connection"} & names:
             problems.append(mistake("has no address", "write url, or connection with an HTTP connection of Airflow"))
         headers, exposed = written.get("headers") or {}, written.get("exposeHeaders") or ()
         # Headers of a connection are not known before delivery.
@@ -320,16 +326,6 @@ class Endpoint(TriggerModel):
                 if isinstance(name, str) and name.lower() not in own_headers and not is_sealed_text(name)
             ]
         return problems
-
-
-def _needs_address(preset: Any) -> bool:
-    if not isinstance(preset, str):
-        return True
-    try:
-        return not preset_named(preset).receiver.base
-    except PydanticCustomError:
-        # Unknown, which is reported elsewhere, or sealed.
-        return False
 
 
 SCHEMA_FILE: Final = Path(__file__).with_name("trigger_schema.json")
@@ -497,22 +493,6 @@ def load_document(path: str | Path) -> Any:
 
     :raises TriggerConfigError: it can't be read, or is neither
     """
-    file = Path(path)
-    try:
-        if file.stat().st_size > _LARGEST_FILE:
-            raise DocumentError(f"has more than {_LARGEST_FILE} bytes")
-        return _parse_document(file.read_text(encoding="utf-8-sig"), is_json=file.suffix.lower() == ".json")
-    except UnicodeDecodeError:
-        problem = "is not in UTF-8"
-    except OSError as error:
-        problem = f"can't be read: {error.strerror or type(error).__name__}"
-    except DocumentError as error:
-        problem = str(error)
-    raise TriggerConfigError(str(path), problem, place="triggers")
-
-
-def _parse_document(text: str, *, is_json: bool = False) -> Any:
-    """Parse the text of a file; raise :class:`DocumentError` if it can't be parsed."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next((key for key, times in Counter(key for key, _ in pairs).items() if times > 1), None)
@@ -520,14 +500,22 @@ def _parse_document(text: str, *, is_json: bool = False) -> Any:
             raise DocumentError("duplicate key", key=repeated)
         return dict(pairs)
 
+    file = Path(path)
     try:
-        return json.loads(text, object_pairs_hook=unique) if is_json else read_yaml(text)
+        if file.stat().st_size > _LARGEST_FILE:
+            raise DocumentError(f"has more than {_LARGEST_FILE} bytes")
+        text = file.read_text(encoding="utf-8-sig")
+        return json.loads(text, object_pairs_hook=unique) if file.suffix.lower() == ".json" else read_yaml(text)
+    except UnicodeDecodeError:
+        problem = "is not in UTF-8"
+    except OSError as error:
+        problem = f"can't be read: {error.strerror or type(error).__name__}"
+    except json.JSONDecodeError as error:
+        problem = f"is not JSON at line {error.lineno}, column {error.colno}"
     except DocumentError as error:
         problem = f"duplicate key {_quoted(error.key)}" if error.key is not None else error.problem
         if error.line:
             problem += f"{',' if error.key is not None else ''} at line {error.line}"
-        raise DocumentError(problem) from None
-    except json.JSONDecodeError as error:
-        raise DocumentError(f"is not JSON at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError, OverflowError):
-        raise DocumentError("holds a value that can't be read") from None
+        problem = "holds a value that can't be read"
+    raise TriggerConfigError(str(path), problem, place="triggers")

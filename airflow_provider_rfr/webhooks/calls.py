@@ -141,8 +141,13 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
         raise ConfigurationError("url", "is still sealed", "open the triggers block before it is delivered")
     connection = ConnectionSettings("") if endpoint.connection is None else connections(endpoint.connection)
     preset = endpoint.parameters
-    url = base = _base(endpoint, connection)
-    step = None
+    if endpoint.url is not None:
+        base = endpoint.url.get_secret_value()
+    else:
+        base = connection.base_url or ("" if preset is None else preset.receiver.base)
+        if urlsplit(base).scheme not in ("http", "https"):
+            raise ConfigurationError("connection", "has no http address", "write the host with https:// before it")
+    url, step = base, None
     headers = HTTPHeaderDict(connection.headers)
     if preset is None:
         headers.update(connection.credential)
@@ -165,16 +170,6 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
         verify=verify,
         secrets=_secrets(endpoint, connection, step, base, headers),
     )
-
-
-def _base(endpoint: Endpoint, connection: ConnectionSettings) -> str:
-    if endpoint.url is not None:
-        return endpoint.url.get_secret_value()
-    preset = endpoint.parameters
-    base = connection.base_url or ("" if preset is None else preset.receiver.base)
-    if urlsplit(base).scheme not in ("http", "https"):
-        raise ConfigurationError("connection", "has no http address", "write the host with https:// before it")
-    return base
 
 
 def _secrets(
@@ -220,33 +215,28 @@ class TokenKeeper:
         if not self._lock.acquire(timeout=deadline.left()):
             return NoAnswer("token", f"{host_of(self.step.url)} gave no token in time")
         try:
-            if self._token is None or self._token == refused:
-                self._token = None
-                fetched = self._fetch(client, deadline)
-                if isinstance(fetched, NoAnswer):
-                    return fetched
-                self._token = fetched
-            return self._token
+            if self._token is not None and self._token != refused:
+                return self._token
+            self._token = None
+            body = json.dumps(dict(self.step.body)).encode()
+            request = Request("POST", self.step.url, {"Accept": "application/json"}, body, self._verify)
+            answer = client.send(request, deadline, self._guard)
+            if isinstance(answer, NoAnswer):
+                return NoAnswer("token", f"no token: {answer.detail}", answer.permanent)
+            try:
+                document = json.loads(answer.body)
+            except (ValueError, RecursionError):
+                document = None
+            token = document.get("access_token") if isinstance(document, dict) else None
+            # A header can't carry other characters, and the error about them would show the token.
+            usable = isinstance(token, str) and token.isascii() and token.isprintable() and token.strip() == token
+            if token and usable and 200 <= answer.status < 300:
+                self._token = str(token)
+                return self._token
+            permanent = 300 <= answer.status < 500 and answer.status not in (408, 429)
+            return NoAnswer("token", f"{host_of(self.step.url)} gave no token: HTTP {answer.status}", permanent)
         finally:
             self._lock.release()
-
-    def _fetch(self, client: Client, deadline: Deadline) -> str | NoAnswer:
-        body = json.dumps(dict(self.step.body)).encode()
-        request = Request("POST", self.step.url, {"Accept": "application/json"}, body, self._verify)
-        answer = client.send(request, deadline, self._guard)
-        if isinstance(answer, NoAnswer):
-            return NoAnswer("token", f"no token: {answer.detail}", answer.permanent)
-        try:
-            document = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            document = None
-        token = document.get("access_token") if isinstance(document, dict) else None
-        # A header can't carry other characters, and the error about them would show the token.
-        usable = isinstance(token, str) and token.isascii() and token.isprintable() and token.strip() == token
-        if token and usable and 200 <= answer.status < 300:
-            return str(token)
-        permanent = 300 <= answer.status < 500 and answer.status not in (408, 429)
-        return NoAnswer("token", f"{host_of(self.step.url)} gave no token: HTTP {answer.status}", permanent)
 
 
 def webhook_headers(keys: Sequence[bytes], delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
@@ -380,7 +370,12 @@ def _judge(call: Call, claim: Claim, answer: Answer | NoAnswer, now: float) -> R
         return Result(claim, AttemptOutcome.DELIVERED, status=status)
     if status == 410:
         return Result(claim, AttemptOutcome.DEAD, "gone", f"HTTP {status}: {call.host} wants no more calls", status)
-    asked_wait = _asked_wait(answer, now)
+    # By Retry-After, or by a rate limit that is used up.
+    asked_wait = retry_after(answer.headers.get("Retry-After"), now)
+    if not asked_wait and answer.headers.get("x-ratelimit-remaining", "").strip() == "0":
+        reset = answer.headers.get("x-ratelimit-reset", "").strip()
+        # The header holds seconds since 1970. A number of more than ten digits is no plausible time.
+        asked_wait = max(0.0, int(reset) - now) if reset.isascii() and reset.isdigit() and len(reset) <= 10 else 0.0
     asked = int(min(asked_wait or 0.0, _LONGEST_ASKED[call.endpoint.retry.schedule.value]) * 1000)
     if is_redirect:
         try:
@@ -396,16 +391,6 @@ def _judge(call: Call, claim: Claim, answer: Answer | NoAnswer, now: float) -> R
         problem = f"HTTP {status}, but the answer is not what counts as success"
         return Result(claim, AttemptOutcome.RETRY, "answer", problem, status)
     return Result(claim, AttemptOutcome.RETRY, "http", f"HTTP {status}", status, asked=asked)
-
-
-def _asked_wait(answer: Answer, now: float) -> float | None:
-    """Return the seconds that the server asked to wait, by ``Retry-After`` or by a rate limit that is used up."""
-    asked = retry_after(answer.headers.get("Retry-After"), now) or None
-    if asked is not None or answer.headers.get("x-ratelimit-remaining", "").strip() != "0":
-        return asked
-    reset = answer.headers.get("x-ratelimit-reset", "").strip()
-    # The header holds seconds since 1970. A number of more than ten digits is no plausible time.
-    return max(0.0, int(reset) - now) if reset.isascii() and reset.isdigit() and len(reset) <= 10 else 0.0
 
 
 def with_next_attempt(result: Result, key: EndpointKey, endpoint: Endpoint, clock: Clock, *, host: str) -> Result:

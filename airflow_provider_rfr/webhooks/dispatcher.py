@@ -112,7 +112,7 @@ class CircuitBreaker:
             gone = gone or result.reason == "gone"
             if result.ending is AttemptOutcome.DELIVERED:
                 failures, open_ms = 0, 0
-            elif result.reason in _FAILURES or (result.status or 0) >= 500 or result.status in _BUSY:
+            elif result.reason in _FAILURES or (result.status or 0) >= 500 or result.status in _BUSY or result.asked:
                 failures += 1
                 beyond = failures - _FAILURES_TO_OPEN + 1
                 open_ms = max(result.asked, int(scheduled_wait("quick", beyond) * 1000) if beyond > 0 else 0)
@@ -352,7 +352,16 @@ class _Run:
 
         :param claiming: False: claim nothing, and give back the claims that no thread has begun
         """
-        done = self._take_results()
+        done: list[Ended] = []
+        # Results come in bursts, so a short wait makes one transaction of many.
+        most, wait, end = min(_LARGEST_BATCH, self.in_hand), _RESULT_WAIT, 0.0
+        while len(done) < most:
+            try:
+                done.append(self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait())
+            except Empty:
+                break
+            end = end or time.monotonic() + _BATCH_WAIT
+            wait = max(0.0, end - time.monotonic())
         changed = []
         for worker in self._workers:
             own = [result for its, result in done if its is worker]
@@ -403,20 +412,6 @@ class _Run:
         for worker in self._workers:
             worker.take_back()
             worker.close()
-
-    def _take_results(self) -> list[Ended]:
-        """Return the results that have arrived. They come in bursts, so a short wait makes one transaction of many."""
-        ended: list[Ended] = []
-        in_hand = self.in_hand
-        wait, end = (_RESULT_WAIT if in_hand else 0.0), 0.0
-        while len(ended) < min(_LARGEST_BATCH, in_hand):
-            try:
-                ended.append(self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait())
-            except Empty:
-                break
-            end = end or time.monotonic() + _BATCH_WAIT
-            wait = max(0.0, end - time.monotonic())
-        return ended
 
     def _write(
         self,
@@ -499,8 +494,19 @@ class Dispatcher:
         rows = self._load_rows()
         ids = [row.id for row in rows.values()]
         skipped = self._count_skipped()
+        # A worker for each group of endpoints that are configured alike.
+        groups: dict[tuple[str, float, str], list[EndpointRow]] = {}
+        for row in rows.values():
+            endpoint = self._endpoints[row.key]
+            document = json.dumps(endpoint.dump(), sort_keys=True)
+            groups.setdefault((row.key.name, endpoint.interval, document), []).append(row)
         done: SimpleQueue[Ended] = SimpleQueue()
-        run = _Run(self._store, self._new_workers(rows.values(), done), done, self._owner, notifies=self._notifies)
+        workers = []
+        for group in groups.values():
+            endpoint = self._endpoints[group[0].key]
+            call = partial(self._resolve, endpoint)
+            workers.append(EndpointWorker(endpoint, group, call, done, self._clock, slack=self._slack))
+        run = _Run(self._store, workers, done, self._owner, notifies=self._notifies)
         try:
             self._deliver(run, ids, until_empty, patience)
             run.close()
@@ -589,20 +595,6 @@ class Dispatcher:
                         self._warned.add(key)
                         log.warning("%s was removed from the configuration; %s deliveries stay pending", key, number)
         return total
-
-    def _new_workers(self, rows: Iterable[EndpointRow], done: SimpleQueue[Ended]) -> list[EndpointWorker]:
-        """Return a worker for each group of endpoints that are configured alike."""
-        groups: dict[tuple[str, float, str], list[EndpointRow]] = {}
-        for row in rows:
-            endpoint = self._endpoints[row.key]
-            document = json.dumps(endpoint.dump(), sort_keys=True)
-            groups.setdefault((row.key.name, endpoint.interval, document), []).append(row)
-        workers = []
-        for group in groups.values():
-            endpoint = self._endpoints[group[0].key]
-            call = partial(self._resolve, endpoint)
-            workers.append(EndpointWorker(endpoint, group, call, done, self._clock, slack=self._slack))
-        return workers
 
     def _resolve(self, endpoint: Endpoint) -> Call:
         """Resolve the call of an endpoint. Tokens are kept between runs while address and credentials are the same."""

@@ -439,7 +439,17 @@ def record_deliveries(
         with store.read() as connection:
             tried = rows.attempts_since(connection, lake, since, unreported_in=_TABLE)
             untried = rows.ended_without_attempt(connection, lake, since)
-        reports = [{**_delivery(row, lake, endpoints), **_attempt(row)} for row in tried]
+        reports = []
+        for row in tried:
+            is_delivered = row["outcome"] == "delivered"
+            attempt = {
+                "attempt": row["number"],
+                "outcome": "delivered" if is_delivered else "failed",
+                "attempted_at": instant(row["at"]),
+                "next_at": None if is_delivered or row["state"] != "pending" else instant(row["due_at"]),
+                **{name: row[name] for name in ("status", "detail", "answer", "body_sha256", "milliseconds")},
+            }
+            reports.append({**_delivery(row, lake, endpoints), **attempt})
         for row in untried:
             ended = {"attempt": 0, "outcome": row["state"], "attempted_at": instant(row["ended_at"])}
             reports.append({**_delivery(row, lake, endpoints), **ended})
@@ -448,17 +458,6 @@ def record_deliveries(
     except Exception as error:  # noqa: BLE001 - each catalog fails in its own way; the text may hold its credentials
         problem = type(error).__name__
         log.warning("the history of deliveries can't be written (%s); the deliveries are not affected", problem)
-
-
-def _attempt(row: RowMapping) -> dict[str, Any]:
-    is_delivered = row["outcome"] == "delivered"
-    return {
-        "attempt": row["number"],
-        "outcome": "delivered" if is_delivered else "failed",
-        "attempted_at": instant(row["at"]),
-        "next_at": None if is_delivered or row["state"] != "pending" else instant(row["due_at"]),
-        **{name: row[name] for name in ("status", "detail", "answer", "body_sha256", "milliseconds")},
-    }
 
 
 def _delivery(row: RowMapping, lake: str, endpoints: Mapping[EndpointKey, Endpoint]) -> dict[str, Any]:

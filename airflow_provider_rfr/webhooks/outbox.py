@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Connection
@@ -138,6 +139,7 @@ def enqueue_commits(
     if commits is None:
         return 0
     mine = {key: endpoint for key, endpoint in endpoints.items() if (key.lake, key.table) == (lake, table)}
+    _follow_rename(store, catalog, commits, mine)
     with store.read() as connection:
         rows = deliveries.load_endpoints(connection, mine)
     since = {
@@ -158,11 +160,36 @@ def enqueue_commits(
     return store.run(lambda connection: _enqueue_new(store, connection, commits, lake, mine, since))
 
 
-def release_snapshots(store: ControlStore, catalog: Catalog, lake: str, table: str) -> None:
+def _follow_rename(
+    store: ControlStore, catalog: Catalog, commits: CommitLog, endpoints: Mapping[EndpointKey, Endpoint]
+) -> None:
+    """Give the rows of a renamed table's endpoints its new name.
+
+    With new rows, pending deliveries would stay with the former name, and old ones would be sent again.
+    """
+    with store.read() as connection:
+        missing = endpoints.keys() - deliveries.load_endpoints(connection, endpoints).keys()
+        lakes = {key.lake for key in missing}
+        known = [row for lake in lakes for row in deliveries.endpoints_of_table(connection, lake)]
+    for row in known:
+        if row.table_uuid == commits.table_uuid and row.key._replace(table=commits.name) in missing:
+            former = CommitLog.load(catalog, row.key.table)
+            # Two names of one table, e.g. of a copy of its metadata, are left alone.
+            if former is None or former.table_uuid != commits.table_uuid:
+                rename = partial(deliveries.change_endpoints, ids=[row.id], target=commits.name)
+                store.run(rename)
+
+
+def release_snapshots(
+    store: ControlStore, catalog: Catalog, lake: str, table: str, endpoints: Container[EndpointKey]
+) -> None:
     """Write into the table the sequence number of the first unsent commit of each endpoint.
 
     The expiry of snapshots reads only these properties, and keeps snapshots from there on. So a lost store can be
     filled again with all unsent deliveries.
+
+    :param endpoints: keys of endpoints that are declared; other ones may be gone, and a hold of theirs that somebody
+        has released is not written again
     """
     commits = CommitLog.load(catalog, table)
     if commits is None:
@@ -173,7 +200,9 @@ def release_snapshots(store: ControlStore, catalog: Catalog, lake: str, table: s
     needed: dict[str, str | None] = {
         _hold_property(row.key): str(unsent.get(row.id, row.enqueued_until + 1))
         for row in rows
-        if row.enqueued_until is not None and row.table_uuid == commits.table_uuid
+        if row.enqueued_until is not None
+        and row.table_uuid == commits.table_uuid
+        and (row.key in endpoints or _hold_property(row.key) in commits.properties)
     }
     if any(commits.properties.get(key) != value for key, value in needed.items()):
         write_table_properties(catalog, table, needed)

@@ -513,8 +513,8 @@ def _read(path: str | Path) -> tuple[str, Any]:
     try:
         with Path(path).open("rb") as file:
             text = str(file.read(4 * _MAX_FILE + 1), "utf-8-sig")
-        return text, _read_json(text) if _is_json(path) else _read_yaml(text)
-    except SealError as error:
+        return text, _read_json(text) if _is_json(path) else read_yaml(_checked_size(text), explicit=True)
+    except (SealError, DocumentError) as error:
         problem = str(error)
     except (OSError, ValueError) as error:
         problem = f"can't be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}"
@@ -551,18 +551,6 @@ def _read_json(text: str) -> Any:
         problem = f"line {error.lineno}, column {error.colno}: is not JSON"
     except (ValueError, RecursionError):
         problem = "duplicate key, invalid number, or nested too deeply"
-    raise SealError(problem)
-
-
-def _read_yaml(text: str) -> Any:
-    """Parse YAML.
-
-    :raises SealError: wrong syntax, with line and column
-    """
-    try:
-        return read_yaml(_checked_size(text), explicit=True)
-    except DocumentError as error:
-        problem = str(error)
     raise SealError(problem)
 
 

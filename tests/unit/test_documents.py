@@ -14,8 +14,8 @@ from airflow_provider_rfr.builtins.declarations import documents
 from airflow_provider_rfr.documents import DocumentError, nearest, plain_value, problems_of, read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config
-from airflow_provider_rfr.webhooks import sealing
-from airflow_provider_rfr.webhooks.block import _parse_document
+from airflow_provider_rfr.webhooks.block import load_document
+from airflow_provider_rfr.webhooks.sealing import read_file
 from tests.unit.messages import raises
 
 TEXT = """
@@ -56,15 +56,17 @@ VALUE = {
 BOMB = "[&0 {k: 1}, " + ", ".join(f"&{n} {{<<: [{', '.join([f'*{n - 1}'] * 10)}]}}" for n in range(1, 11)) + "]"
 
 
-def of_builtins(text: str) -> Any:
-    (document,) = documents(text)
+def of_builtins(path: Path) -> Any:
+    (document,) = documents(path.read_text())
     assert not document.flaws
     return document.value
 
 
-@pytest.mark.parametrize("read", [read_yaml, _parse_document, sealing._read_yaml, of_builtins])
-def test_a_text_means_the_same_to_every_reader(read: Callable[[str], Any]) -> None:
-    document = read(TEXT)
+@pytest.mark.parametrize("read", [load_document, read_file, of_builtins])
+def test_a_text_means_the_same_to_every_reader(read: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(TEXT)
+    document = read(path)
     assert document == VALUE
     assert {name: type(value) for name, value in document.items()} == {
         name: type(value) for name, value in VALUE.items()

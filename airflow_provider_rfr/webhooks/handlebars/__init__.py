@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -178,21 +177,6 @@ _INHERITED = frozenset(
 )
 
 
-def _is_same(one: object, other: object) -> bool:
-    """Tell whether two contexts are the same, so that a block adds no level to ``../``; lists and maps by identity."""
-    if is_nothing(one):
-        return is_nothing(other)
-    is_equal = isinstance(one, (str, int, float)) and kind_of(one) == kind_of(other) and one == other
-    return one is other or is_equal
-
-
-def _has(value: object, name: str) -> bool:
-    """Tell whether a value has this name in strict mode; only lists and maps have names."""
-    if is_map(value):
-        return name in value or name in _INHERITED
-    return is_list(value) and get(value, name) is not UNDEFINED
-
-
 # The context inside of {{#if}} and similar blocks if the outer context is null: it has no names.
 _NO_CONTEXT: Mapping[str, object] = {}
 # The value of a name in ``as |...|`` of a block that gives it none.
@@ -218,8 +202,6 @@ class _Frame:
     def root(cls, variables: Mapping[str, object]) -> _Frame:
         return cls(variables, (variables,), {"root": variables}, {})
 
-    # As in handlebars.js, a level for ``../`` is only added if the context differs, which templates rely on: {{#if}}
-    # and {{#with this}} add none.
     def inner(
         self,
         context: object,
@@ -228,7 +210,15 @@ class _Frame:
         data: dict[str, object] | None = None,
     ) -> _Frame:
         outer, params = self.contexts[-1], self.params
-        same = _is_same(context, outer) or (context is _NO_CONTEXT and outer is None)
+        # As in handlebars.js, a level for ``../`` is only added if the context differs, which templates rely on:
+        # {{#if}} and {{#with this}} add none. Lists and maps are compared by identity.
+        if is_nothing(context):
+            same = is_nothing(outer)
+        else:
+            is_equal = (
+                isinstance(context, (str, int, float)) and kind_of(context) == kind_of(outer) and context == outer
+            )
+            same = context is outer or is_equal or (context is _NO_CONTEXT and outer is None)
         if names:
             missing = _NO_VALUE if values is None else UNDEFINED
             padded = (*(values or ()), *(missing for _ in names))[: len(names)]
@@ -305,7 +295,20 @@ class _Evaluation:
         return _chosen(block.program, frame, value, (value,))
 
     def _each(self, block: Block, frame: _Frame, value: Any, this: object) -> tuple[Program | None, _Frame]:
-        names = _item_names(value, block)
+        # The indices of a list or the keys of a map; a scalar has none.
+        names: Sequence[Any] = ()
+        kind = ""
+        try:
+            if is_list(value):
+                names = range(len(value))
+            elif is_map(value):
+                names = keys(value)
+            elif not is_nothing(value) and not isinstance(value, (str, int, float)):
+                kind = kind_of(value)
+        except NoText as error:
+            kind = error.kind
+        if kind:
+            raise TemplateProblem(f"{block.subject.expression.label} is {kind}", block.at)
         if not names:
             return _chosen(block.inverse, frame, this)
         data: dict[str, object] = {**frame.data, "_parent": frame.data}
@@ -341,8 +344,13 @@ class _Evaluation:
         self._budget.step(path.at, 1 + len(path.parts))
         value, parts = frame.base(path)
         for index, part in enumerate(parts):
+            # In strict mode, only lists and maps have names.
+            if is_map(value):
+                is_there = part in value or part in _INHERITED
+            else:
+                is_there = is_list(value) and get(value, part) is not UNDEFINED
             last = index == len(parts) - 1
-            if missing is Missing.ERROR and last and not _has(value, part):
+            if missing is Missing.ERROR and last and not is_there:
                 raise _missing(path, part, value, frame)
             if is_nothing(value) and missing is not Missing.UNDEFINED:
                 raise _missing(path, part, value, frame)
@@ -354,21 +362,6 @@ def _chosen(
     program: Program | None, frame: _Frame, context: object, values: tuple[object, ...] | None = None
 ) -> tuple[Program | None, _Frame]:
     return program, frame.inner(context, program.names if program is not None else (), values)
-
-
-def _item_names(value: object, block: Block) -> Sequence[Any]:
-    """Return the indices of a list or the keys of a map; nothing for scalars."""
-    if is_list(value):
-        return range(len(value))
-    try:
-        if is_map(value):
-            return keys(value)
-        if is_nothing(value) or isinstance(value, (str, int, float)):
-            return ()
-        kind = kind_of(value)
-    except NoText as error:
-        kind = error.kind
-    raise TemplateProblem(f"{block.subject.expression.label} is {kind}", block.at)
 
 
 def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplateProblem:
@@ -390,9 +383,6 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplatePro
     elif value is root and (near := nearest(name, variables)):
         hint = f"; did you mean {near}?"
     return TemplateProblem(message + hint, path.at)
-
-
-_CACHED_TEMPLATES = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -437,14 +427,14 @@ class CompiledTemplate:
 
 
 def compile_template(text: str, *, json_mode: bool = False) -> CompiledTemplate:
-    """Compile a template; the most recently used ones are cached.
+    """Compile a template; the trees of the most recently used ones are cached.
 
     :raises TemplateError: it can't be read, or calls an unknown helper
     """
     if not isinstance(text, str):
         raise TemplateError(f"a template must be text, not {type(text).__name__}", 1, 1)
     try:
-        return _compiled(text, json_mode)
+        return CompiledTemplate(text, parse(text), json_mode)
     except (TemplateProblem, RecursionError) as problem:
         failure = problem
     raise _error(text, failure)
@@ -456,11 +446,6 @@ def render(template: str, variables: Mapping[str, Any], *, json_mode: bool = Fal
     :raises TemplateError: as :func:`compile_template` and :meth:`CompiledTemplate.render`
     """
     return compile_template(template, json_mode=json_mode).render(variables)
-
-
-@lru_cache(maxsize=_CACHED_TEMPLATES)
-def _compiled(text: str, json_mode: bool) -> CompiledTemplate:
-    return CompiledTemplate(text, parse(text), json_mode)
 
 
 def _error(text: str, problem: TemplateProblem | RecursionError) -> TemplateError:

@@ -7,6 +7,7 @@ control takes linear time. A block is trimmed when it is complete, after its bra
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from airflow_provider_rfr.webhooks.handlebars._parser import (
@@ -22,6 +23,7 @@ from airflow_provider_rfr.webhooks.handlebars._parser import (
 from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, TemplateProblem, size_of
 
 _MAX_TEMPLATE = 64 * 1024
+_CACHED_TEMPLATES = 128
 
 
 @dataclass(eq=False)
@@ -86,8 +88,9 @@ class Block:
 _Body = list[Text | _Comment | Mustache | Block]
 
 
+@lru_cache(maxsize=_CACHED_TEMPLATES)
 def parse(source: str) -> Program:
-    """Parse a template into its tree.
+    """Parse a template into its tree, which is shared and must not be changed.
 
     :raises TemplateProblem: it can't be read, or is too large
     """
@@ -170,24 +173,20 @@ class _BlockParser:
             raise TemplateProblem(
                 f"the block {name.label} that begins here is closed as {closing.label}; {remedy}", opening.at
             )
-        return _assembled(branches, end.strip)
-
-
-def _assembled(branches: list[_Branch], closing: Strip) -> Block:
-    """Assemble a block from its branches: each ``{{else x}}`` is a block inside the inverse of the one before."""
-    inverse: Program | None = None
-    middle = NO_STRIP
-    block: Block | None = None
-    for index, branch in reversed(list(enumerate(branches))):
-        if branch.subject is None:
-            inverse = branch.program
-        else:
-            # From the second {{else x}} on, handlebars.js takes the flags of that tag for those of the closing one.
-            block = _trimmed_block(branch, inverse, middle, closing if index < 2 else branch.tag.strip)
-            inverse = Program([block], chained=block)
-        middle = branch.tag.strip
-    assert block is not None
-    return block
+        inverse: Program | None = None
+        middle = NO_STRIP
+        block: Block | None = None
+        # From the last one: each {{else x}} is a block inside the inverse of the branch before.
+        for index, branch in reversed(list(enumerate(branches))):
+            if branch.subject is None:
+                inverse = branch.program
+            else:
+                # From the second {{else x}} on, handlebars.js takes the flags of that tag for those of the closing one.
+                block = _trimmed_block(branch, inverse, middle, end.strip if index < 2 else branch.tag.strip)
+                inverse = Program([block], chained=block)
+            middle = branch.tag.strip
+        assert block is not None
+        return block
 
 
 def _trimmed_block(branch: _Branch, other: Program | None, middle: Strip, closing: Strip) -> Block:

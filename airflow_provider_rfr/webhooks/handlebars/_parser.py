@@ -457,30 +457,27 @@ class ExpressionParser:
                 raise TemplateProblem("this number is too long", token.at)
             return Literal(float(token.text) if "." in token.text else int(token.text), token.text, token.at)
         data = token.kind == "data"
-        return self._path(self._take() if data else token, token.at, data=data)
-
-    def _path(self, first: Token, at: int, *, data: bool) -> Path:
-        steps = [("", first)]
+        steps = [("", self._take() if data else token)]
         while self._kind() == "sep":
             steps.append((self._take().text, self._take()))
         parts: list[str] = []
         depth = 0
         original = "@" if data else ""
-        for separator, token in steps:
-            if token.kind not in _NAMES:
-                hint = f"; write [{token.text}]" if token.kind in ("number", "word") else ""
-                raise _unexpected(token, hint)
-            part = _without_brackets(token)
+        for separator, step in steps:
+            if step.kind not in _NAMES:
+                hint = f"; write [{step.text}]" if step.kind in ("number", "word") else ""
+                raise _unexpected(step, hint)
+            part = _without_brackets(step)
             original += separator + part
-            if part == token.text and part in ("..", ".", "this"):
+            if part == step.text and part in ("..", ".", "this"):
                 if parts:
                     raise TemplateProblem(
-                        f"{quoted_name(separator + part)} is only allowed at the beginning of a path", token.at
+                        f"{quoted_name(separator + part)} is only allowed at the beginning of a path", step.at
                     )
                 depth += part == ".."
             else:
                 parts.append(part)
-        return self._variable(tuple(parts), original, at, depth, data)
+        return self._variable(tuple(parts), original, token.at, depth, data)
 
     def _variable(self, parts: tuple[str, ...], original: str, at: int, depth: int = 0, data: bool = False) -> Path:
         scoped = _SCOPED.search(original) is not None

@@ -181,13 +181,9 @@ def text_of(value: object) -> str:
         if value.bit_length() > _MAX_INTEGER_BITS:
             raise NoText("a number that is too long")
         return int.__repr__(value)
-    if isinstance(value, float):
-        return _float_text(value)
-    raise NoText(kind_of(value))
-
-
-def _float_text(value: float) -> str:
-    """Write a number as JavaScript does: Python's digits, with an exponent only from 1e21 and below 1e-6."""
+    if not isinstance(value, float):
+        raise NoText(kind_of(value))
+    # As JavaScript writes it: Python's digits, with an exponent only from 1e21 and below 1e-6.
     if not math.isfinite(value):
         raise NoText("a number that is not finite")
     digits = float.__repr__(value)
@@ -561,18 +557,6 @@ def parse_time(text: str) -> tuple[datetime, str] | None:
         return None
 
 
-def _zone(name: Argument) -> tzinfo:
-    text = name.text()
-    if text in ("UTC", "Z"):
-        return timezone.utc
-    try:
-        if len(text) <= _LONGEST_ZONE:
-            return ZoneInfo(text)
-    except (ValueError, OSError, KeyError):
-        pass
-    raise TemplateProblem("there is no such time zone", name.at)
-
-
 def _date(arguments: Arguments) -> object:
     first = arguments[0]
     if _is_blank(first.value):
@@ -581,7 +565,14 @@ def _date(arguments: Arguments) -> object:
     if when is None:
         raise TemplateProblem(f"{first.label} is not a time as in 2024-05-06T07:08:09Z", first.at)
     zone = arguments.named.get("timezone")
-    where = _zone(zone) if zone else timezone.utc
+    where: tzinfo | None = timezone.utc
+    if zone and (name := zone.text()) not in ("UTC", "Z"):
+        try:
+            where = ZoneInfo(name) if len(name) <= _LONGEST_ZONE else None
+        except (ValueError, OSError, KeyError):
+            where = None
+        if where is None:
+            raise TemplateProblem("there is no such time zone", zone.at)
     form = (_LOCAL_FORMAT if zone else _UTC_FORMAT) if len(arguments.positional) < 2 else arguments[1].text()
     # Two characters, as %s or %B, become twelve at most.
     arguments.budget.make(6 * size_of(form), first.at)

@@ -99,6 +99,13 @@ def test_an_endpoint_that_failed_thrice_rests_and_then_longer() -> None:
     assert (closed.is_open, closed.needs_probe, closed.failures) == (False, False, 0)
 
 
+@pytest.mark.parametrize("status", [429, 403, 503])
+def test_an_endpoint_that_asks_to_wait_gets_no_other_delivery_meanwhile(status: int) -> None:
+    claim = Claim("d", 1, "{}", 1, 0, 1, "me", 0)
+    limited = Result(claim, AttemptOutcome.RETRY, "http", status=status, asked=60_000)
+    assert CircuitBreaker().after([limited]).open_ms == 60_000
+
+
 # Signatures
 
 

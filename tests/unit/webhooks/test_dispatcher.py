@@ -109,6 +109,7 @@ def test_attempts_end_with_the_time_that_they_may_take(post: Post, server: Recei
     "headers",
     [
         {"Retry-After": "30"},
+        {"Retry-After": "0"},
         {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1700000030"},
         {"X-RateLimit-Remaining": "0"},
         {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "soon"},
@@ -120,7 +121,7 @@ def test_a_rate_limit_that_is_told_as_403_is_waited_for(post: Post, server: Rece
     post.owe(server.url, 1)
     began = post.clock.now()
     assert post.drain().delivered == 1
-    if {"Retry-After", "x-ratelimit-reset"} & {*headers}:
+    if "x-ratelimit-reset" in headers or headers.get("Retry-After") == "30":
         assert 30 <= post.clock.now() - began < 32
 
 

@@ -14,11 +14,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, expire_table
+from airflow_provider_rfr.lake.commits import write_table_properties
+from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, expire_table, hold_property
 from airflow_provider_rfr.store.deliveries import Selection, load_endpoints, set_cancelled
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks.block import parse_triggers
-from airflow_provider_rfr.webhooks.operations import deliveries
+from airflow_provider_rfr.webhooks.operations import deliveries, forget
 from airflow_provider_rfr.webhooks.outbox import (
     _since_property,
     delivery_id,
@@ -314,16 +315,17 @@ def test_an_expiry_keeps_the_commits_that_are_not_sent(
     """Not yet looked at, or pending: a store that is lost is filled with them again."""
     commit(catalog, 1, 2, 3)
     look(store, catalog, start_from="earliest")
+    wanted = {key("hook"): endpoint(URL, "hook")}
     with catalog.load_table(TABLE).transaction() as transaction:
         transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
     assert expired(catalog) == 0, "nothing was said yet of what is sent"
-    release_snapshots(store, catalog, LAKE, TABLE)
+    release_snapshots(store, catalog, LAKE, TABLE, wanted)
     assert expired(catalog) == 0
     done = {row.id for row in deliveries(store, limit=None) if row.last_commit in ("commit-1", "commit-2")}
     store.run(lambda connection: set_cancelled(connection, 1, done, ""))
-    release_snapshots(store, catalog, LAKE, TABLE)
+    release_snapshots(store, catalog, LAKE, TABLE, wanted)
     before = catalog.load_table(TABLE).metadata_location
-    release_snapshots(store, catalog, LAKE, TABLE)
+    release_snapshots(store, catalog, LAKE, TABLE, wanted)
     assert catalog.load_table(TABLE).metadata_location == before, "it is written only where it changed"
     commit(catalog, 4)
     assert expired(catalog) == 2
@@ -331,6 +333,38 @@ def test_an_expiry_keeps_the_commits_that_are_not_sent(
     lost = open_store(f"sqlite:///{tmp_path}/new.db")
     assert look(lost, catalog) == 2
     assert owed(lost) == ["commit-3", "commit-4"]
+
+
+def test_snapshots_of_a_trigger_that_is_gone_stay_released(store: ControlStore, catalog: SqlCatalog) -> None:
+    commit(catalog, 1)
+    look(store, catalog, "gone", "hook")
+    left, gone = {key("hook"): endpoint(URL, "hook")}, hold_property("webhook.gone")
+    release_snapshots(store, catalog, LAKE, TABLE, left)
+    assert properties(catalog)[gone] == "1"
+    # As airflow rfr tables expire --release does it.
+    write_table_properties(catalog, TABLE, {gone: None})
+    commit(catalog, 2)
+    look(store, catalog, "hook")
+    done = {row.id for row in deliveries(store, limit=None)}
+    store.run(lambda connection: set_cancelled(connection, 1, done, ""))
+    release_snapshots(store, catalog, LAKE, TABLE, left)
+    assert gone not in properties(catalog)
+    assert properties(catalog)[hold_property("webhook.hook")] == "3"
+
+
+def test_a_table_that_was_renamed_keeps_what_is_pending_and_repeats_nothing(
+    store: ControlStore, catalog: SqlCatalog
+) -> None:
+    commit(catalog, 1, 2)
+    look(store, catalog, start_from="earliest")
+    [sent] = [row.id for row in deliveries(store, limit=None) if row.last_commit == "commit-1"]
+    # Commit 1 was sent so long ago that its row is deleted.
+    store.run(lambda connection: set_cancelled(connection, 1, [sent], ""))
+    assert forget(store, 0) == 1
+    catalog.rename_table(TABLE, "raw.renamed")
+    renamed = key("hook")._replace(table="raw.renamed")
+    assert enqueue_commits(store, catalog, LAKE, "raw.renamed", {renamed: endpoint(URL, "hook")}) == 0
+    assert [(row.key, row.last_commit) for row in deliveries(store, limit=None)] == [(renamed, "commit-2")]
 
 
 def expired(catalog: SqlCatalog) -> int:

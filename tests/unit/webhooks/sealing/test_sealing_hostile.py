@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.webhooks._sops import KeySources, data_key
-from airflow_provider_rfr.webhooks.block import _parse_document
 from airflow_provider_rfr.webhooks.sealing import (
     _MAX_CHARACTERS,
     _MAX_DEPTH,
@@ -26,7 +26,6 @@ from airflow_provider_rfr.webhooks.sealing import (
     _MAX_NODES,
     Opened,
     _read_json,
-    _read_yaml,
     _write_yaml,
     check_sealed,
     hidden,
@@ -171,8 +170,10 @@ def test_the_given_document_is_not_changed_and_may_be_frozen(sealed: Any, docume
         ("x" * (_MAX_FILE + 1), "larger than"),
     ],
 )
-def test_yaml_is_read_with_care(text: str, said: str, refusal: Any) -> None:
-    assert said in refusal(_read_yaml, text)
+def test_yaml_is_read_with_care(text: str, said: str, refusal: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    assert said in refusal(read_file, path)
 
 
 SCALARS = "no yes on Off true TRUE 2026-01-01 1:30 1e3 1.5e3 0o17 017 0x1F 1_000 +1 .5 -1. .inf null ~ '5' '' 08"
@@ -181,11 +182,11 @@ SCALARS = "no yes on Off true TRUE 2026-01-01 1:30 1e3 1.5e3 0o17 017 0x1F 1_000
 def test_odd_scalars_mean_the_same_before_and_after_sealing() -> None:
     """Both to the configuration's reader and to this one, and to readers of YAML 1.2 no text is a number."""
     for scalar in SCALARS.split():
-        value = _read_yaml(f"a: {scalar}\n")
+        value = read_yaml(f"a: {scalar}\n", explicit=True)
         written = _write_yaml(value)
-        read = _parse_document(f"a: {scalar}\n")
+        read = read_yaml(f"a: {scalar}\n")
         assert value == read or str(read["a"]) == value["a"]
-        assert _parse_document(written) == _read_yaml(written) == value
+        assert read_yaml(written) == read_yaml(written, explicit=True) == value
         assert not isinstance(value["a"], str) or written == f"a: '{value['a']}'\n"
 
 

@@ -14,11 +14,11 @@ import yaml
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.webhooks._sops import open_tree, rule_of, seal_tree
 from airflow_provider_rfr.webhooks.sealing import (
     ENCRYPTED_REGEX,
     _read_json,
-    _read_yaml,
     _write_yaml,
     open_sealed,
     plain_copy,
@@ -89,7 +89,11 @@ def test_any_payload_and_any_header_come_back(
     document["config"]["other"]["payload"] = payload
     document["config"]["startDownstream"]["headers"] = {f"X-{n}": f"x{value}" for n, value in enumerate(values)}
     sealed = seal(document, [key.public])
-    for again in (sealed, _read_yaml(_write_yaml(sealed)), _read_json(json.dumps(sealed, ensure_ascii=False))):
+    for again in (
+        sealed,
+        read_yaml(_write_yaml(sealed), explicit=True),
+        _read_json(json.dumps(sealed, ensure_ascii=False)),
+    ):
         assert open_sealed(again, environment=key.environment) == document
 
 
@@ -97,7 +101,7 @@ def test_any_payload_and_any_header_come_back(
 @examples(150)
 def test_text_of_a_document_reads_back_as_the_document_by_any_reader(document: Any) -> None:
     written = _write_yaml(document)
-    assert _read_yaml(written) == document
+    assert read_yaml(written, explicit=True) == document
     assert yaml.safe_load(written) == document
     assert _read_json(json.dumps(document, ensure_ascii=False)) == document
 
