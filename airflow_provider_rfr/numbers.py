@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -46,6 +46,9 @@ class LongNumber(float):
 
     text: str
 
+    def __str__(self) -> str:
+        return self.text
+
     def __reduce__(self) -> tuple[type[LongNumber], tuple[str]]:
         return LongNumber, (self.text,)
 
@@ -69,6 +72,13 @@ def dumps(value: Any, option: int = 0) -> bytes:
     :raises TypeError: the value is not JSON, or an integer is beyond 64 bits
     """
     return orjson.dumps(value, default=_digits, option=option)
+
+
+def holds_long_number(value: Any) -> bool:
+    """Tell whether a value is or holds a long number, of which ``json.dumps`` writes the nearest double."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return any(map(holds_long_number, value)) if isinstance(value, (list, tuple)) else isinstance(value, LongNumber)
 
 
 def loses_digits(text: bytes) -> bool:

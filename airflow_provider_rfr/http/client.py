@@ -38,7 +38,6 @@ from airflow_provider_rfr.http.sockets import (
     pool_manager,
     this_attempt,
 )
-from airflow_provider_rfr.numbers import LongNumber
 
 _CHUNK: Final = 256 * 1024
 # The packed forms of a body that this module unpacks itself, each with the ``wbits`` of zlib.
@@ -115,8 +114,7 @@ def _address(url: str) -> tuple[str, str | None]:
 def _encoded(values: Mapping[str, Any]) -> str:
     """Encode the fields of a query or a form; a list makes several fields, and null makes none."""
     pairs = ((name, value if isinstance(value, (list, tuple)) else (value,)) for name, value in values.items())
-    items = [(name, item) for name, several in pairs for item in several if item is not None]
-    return urlencode([(name, item.text if isinstance(item, LongNumber) else item) for name, item in items])
+    return urlencode([(name, item) for name, several in pairs for item in several if item is not None])
 
 
 @dataclass(frozen=True, slots=True)

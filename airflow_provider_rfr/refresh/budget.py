@@ -389,8 +389,8 @@ class BudgetLimiter:
         while wait > 0:
             if self._stop.wait(wait):
                 raise ReadInterrupted("the round ended while a request waited for its turn")
-            # A penalty that came meanwhile also delays permits that were granted before it.
-            wait = self._budget.paused()
+            # A penalty that came meanwhile voids permits that were granted before it: new ones keep the rate after it.
+            wait = self._budget.reserve() if self._budget.paused() > 0 else 0.0
         # Checked after the wait, right before the request: the process may have slept while it waited.
         self.look()
         if self._stop.is_set():

@@ -18,7 +18,6 @@ from posixpath import basename
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,6 +25,7 @@ import pyarrow.parquet as pq
 from airflow_provider_rfr.exceptions import LedgerError, PublishRefusedError, ReconciliationError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore, select_columns
+from airflow_provider_rfr.numbers import loads
 from airflow_provider_rfr.refresh.chains import (
     ChainState,
     Cursor,
@@ -95,7 +95,7 @@ class PartitionBook:
         return PartitionWork(
             ordinal=ordinal,
             key=self.keys[ordinal],
-            slice=orjson.loads(self.slices[ordinal]),
+            slice=loads(self.slices[ordinal].encode()),
             cursor=self.cursors.get(ordinal, Cursor()),
             state=self.states.get(ordinal, ChainState()),
             resumed=ordinal in self.resumed,
@@ -201,7 +201,7 @@ def tokens_of_last_pages(pages: pa.Table, cursors: Mapping[int, Cursor]) -> dict
         last[number] = cursor.pages
     ends = pages.filter(pa.array(pages["page"].to_numpy() == last[pages["partition_ordinal"].to_numpy()]))
     texts = zip(ends["partition_ordinal"].to_pylist(), ends["token_in"].to_pylist(), strict=True)
-    return {number: None if text is None else orjson.loads(text) for number, text in texts}
+    return {number: None if text is None else loads(text.encode()) for number, text in texts}
 
 
 def check_gapless(pages: pa.Table, cursors: Mapping[int, Cursor]) -> None:
@@ -289,10 +289,26 @@ def choose_adopted(
     :param cursors: position in each partition, before the files
     :param committed: locations of files that commits name, which a sequence may continue
     """
+    following: dict[str | None, list[LeftFile]] = defaultdict(list)
+    for file in files:
+        following[file.label.previous].append(file)
+    # A task attempt that adopted its predecessor's files continues after one of them, which may be committed by now.
+    roots = (None, *{basename(location) for location in committed})
+    stack = [[file] for root in roots for file in following.get(root, ())][::-1]
+    # Every gapless sequence of files.
+    sequences = []
+    while stack:
+        path = stack.pop()
+        last = path[-1]
+        nexts = [file for file in following.get(last.name, ()) if file.label.sequence == last.label.sequence + 1]
+        if not nexts:
+            sequences.append(path)
+        stack.extend([*path, file] for file in nexts)
     adopted: list[PageFile] = []
     moved: dict[int, Cursor] = {}
     done: set[tuple[int, int, int]] = set()
-    for path in _sequences(files, committed):
+    # The longest sequence of a task comes first.
+    for path in sorted(sequences, key=lambda path: (*path[0].task, -len(path))):
         if path[0].task in done:
             continue
         before = len(adopted)
@@ -321,25 +337,6 @@ def retried_by_writers(files: Iterable[LeftFile], adopted: Iterable[PageFile]) -
         if file.location in locations and (writer not in newest or newest[writer].sequence < file.label.sequence):
             newest[writer] = file.label
     return sum((Counter(label.retried) for label in newest.values()), Counter())
-
-
-def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list[LeftFile]]:
-    """Return every gapless sequence of files, sorted by task; the longest one of a task comes first."""
-    following: dict[str | None, list[LeftFile]] = defaultdict(list)
-    for file in files:
-        following[file.label.previous].append(file)
-    # A task attempt that adopted its predecessor's files continues after one of them, which may be committed by now.
-    roots = (None, *{basename(location) for location in committed})
-    stack = [[file] for root in roots for file in following.get(root, ())][::-1]
-    sequences = []
-    while stack:
-        path = stack.pop()
-        last = path[-1]
-        nexts = [file for file in following.get(last.name, ()) if file.label.sequence == last.label.sequence + 1]
-        if not nexts:
-            sequences.append(path)
-        stack.extend([*path, file] for file in nexts)
-    return sorted(sequences, key=lambda path: (*path[0].task, -len(path)))
 
 
 def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Cursor] | None:

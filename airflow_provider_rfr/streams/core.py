@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
+import orjson
+
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
+from airflow_provider_rfr.numbers import dumps, holds_long_number
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.incremental import ChangesRead
@@ -119,9 +122,10 @@ def canonical_json(value: Any, *, field: str = "value") -> str:
     :raises ConfigurationError: the value isn't JSON (dates and decimals have to be written as text)
     """
     try:
-        return json.dumps(
+        text = json.dumps(
             value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_mapping_as_dict
         )
+        return dumps(value, orjson.OPT_SORT_KEYS).decode() if holds_long_number(value) else text
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             field, f"{value!r} is not a JSON value ({error})", "use text, numbers, lists and mappings"

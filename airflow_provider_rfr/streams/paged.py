@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceDefinitionError, SourceError
+from airflow_provider_rfr.numbers import read_number
 from airflow_provider_rfr.streams.checkpoint import IncrementalCheckpointReader
 from airflow_provider_rfr.streams.core import (
     Complete,
@@ -545,7 +546,8 @@ def _state_of(stream: Stream) -> dict[str, Any]:
         problem = f"is {type(stateful.state).__name__}, not a mapping"
         raise ConfigurationError(f"{stream.name}.state", problem, 'return e.g. {"updated_at": "2026-01-31T06:00:00Z"}')
     # Checked here, where the error can name the stream; and a copy, because the stream may change it in place.
-    state: dict[str, Any] = json.loads(canonical_json(dict(stateful.state), field=f"{stream.name}.state"))
+    text = canonical_json(dict(stateful.state), field=f"{stream.name}.state")
+    state: dict[str, Any] = json.loads(text, parse_float=read_number)
     return state
 
 

@@ -25,7 +25,12 @@ _log = logging.getLogger(__name__)
 
 # A token is replaced so many seconds before it expires.
 _MARGIN: Final = 60.0
-# For so many seconds after a failure, other readers get the same error: not every thread may try a wrong password.
+#: What to say of a token that was refused, obtained again and refused once more.
+SAME_TOKEN: Final = (
+    "the login returned the token that the API had just refused; check the account's rights, and how the token is sent"
+)
+# For so many seconds after a failure, other readers get the same error, and after a login that returned the refused
+# token, that token: not every thread may try a wrong password.
 _FAILURE_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
 _SHORTEST: Final = 1.0
@@ -139,17 +144,21 @@ class LatestToken:
         self._turn = threading.Lock()
         self._token: AccessToken | None = None
         self._failure: tuple[float, Exception] | None = None
+        # When the login returned the refused token.
+        self._same = -inf
 
     def get(self, refused: str | None, reader: Reader, obtain: Callable[[], AccessToken]) -> AccessToken:
         """Return a token that is not the refused one, and obtain it if there is none.
 
-        :param refused: digest of the token that the API or its age has ruled out
+        A login may return the refused token again. That is returned, too, because the API may accept it now.
+
+        :param refused: digest of the token that the API refused; None for one that only has expired
         :raises AuthenticationError: no token can be obtained
         :raises ReadInterrupted: the reader was stopped
         """
         with _locked(self._turn, reader):
             # Looked for again under the lock: another thread may have obtained one during the wait for it.
-            return self._present(refused) or self._obtained(obtain)
+            return self._present(refused) or self._obtained(refused, obtain)
 
     def get_if_ready(
         self, refused: str | None, reader: Reader, obtain: Callable[[], AccessToken]
@@ -177,15 +186,15 @@ class LatestToken:
         return None
 
     def _present(self, refused: str | None) -> AccessToken | None:
-        token = self._token
-        if token is not None and token.digest != refused and not token.has_expired:
+        token, is_same = self._token, time.monotonic() - self._same < _FAILURE_SECONDS
+        if token is not None and (token.digest != refused or is_same) and not token.has_expired:
             return token
         if self._failure is not None and time.monotonic() - self._failure[0] < _FAILURE_SECONDS:
             # A copy, because the caller adds the partition to it.
             raise copy.copy(self._failure[1])
         return None
 
-    def _obtained(self, obtain: Callable[[], AccessToken]) -> AccessToken:
+    def _obtained(self, refused: str | None, obtain: Callable[[], AccessToken]) -> AccessToken:
         try:
             token = obtain()
         # A stopped reader says nothing about the credential, so the other readers do not get this error.
@@ -195,7 +204,7 @@ class LatestToken:
             self._failure = (time.monotonic(), error)
             raise
         self._failure = None
-        self._token = token
+        self._token, self._same = token, time.monotonic() if token.digest == refused else -inf
         return token
 
 

@@ -17,6 +17,7 @@ import logging
 import re
 import threading
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,6 +127,7 @@ class StreamWork:
     :ivar retry_after: seconds to wait, after an answer 429
     :ivar ignored: the last answer that the manifest's error handler ignored, e.g. ``HTTP 404``
     :ivar failure: kind of the error that the last request ended with, until it is counted as retried
+    :ivar has_same_token: whether the login returned the token that the API had just refused
     """
 
     redactor: Redactor
@@ -136,6 +138,7 @@ class StreamWork:
     retry_after: float = 0.0
     ignored: str | None = None
     failure: str | None = None
+    has_same_token: bool = False
 
 
 @contextmanager
@@ -221,8 +224,8 @@ def _as_response(answer: http.Answer, request: requests.PreparedRequest, stream:
             response.raw, dict(answer.headers), answer.status, preload_content=False, decode_content=False
         )
     else:
-        # Already decoded, whatever the header says.
-        response._content = answer.body
+        # Already decoded, whatever the header says. The CDK takes JSON after a byte order mark for an empty answer.
+        response._content = answer.body.removeprefix(BOM_UTF8)
         response._content_consumed = True  # type: ignore[attr-defined]  # not in the type hints of requests
     return response
 
@@ -240,6 +243,8 @@ def _learn_secrets(headers: Mapping[str, str | bytes], redactor: Redactor) -> No
 def guard(session: requests.Session) -> requests.Session:
     """Make the session send as this package does, without proxies and credentials of the environment."""
     session.trust_env = False
+    # Only packings of which the client recognises a body that breaks off; requests offers all that it can unpack.
+    session.headers["Accept-Encoding"] = "gzip, deflate"
     # With nothing to merge, requests spends a tenth less CPU on a page.
     session.params = session.proxies = None  # type: ignore[assignment]  # as requests' merge_setting allows
     session.verify = http.trusted_certificates(True)
@@ -261,14 +266,20 @@ def _without_credentials(prepared: requests.PreparedRequest, response: requests.
             del prepared.headers[name]
 
 
-def without_secret_arguments(token: Any, redactor: Redactor) -> Any:
-    """Return a next page's address without the credentials that the API repeated in it: the CDK adds them again."""
-    if not isinstance(token, str) or "?" not in token:
-        return token
-    parts = urlsplit(token)
-    pairs = parse_qsl(parts.query, keep_blank_values=True)
-    kept = [(name, value) for name, value in pairs if not redactor.is_credential("", value)]
-    return token if len(kept) == len(pairs) else urlunsplit(parts._replace(query=urlencode(kept)))
+def without_secrets(token: Any, work: StreamWork) -> Any:
+    """Return a page token without the credentials that the API repeated in an address's query: the CDK adds them again.
+
+    :raises SourceError: a secret is elsewhere in it
+    """
+    if isinstance(token, str) and "?" in token:
+        parts = urlsplit(token)
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        kept = [(name, value) for name, value in pairs if not work.redactor.is_credential("", value)]
+        token = token if len(kept) == len(pairs) else urlunsplit(parts._replace(query=urlencode(kept)))
+    if work.redactor.is_in(token):
+        problem = "the next page's address or cursor has a secret outside of its query, and it would be stored"
+        raise SourceError(f"{problem} in the ledger", request=work.request, status=work.status)
+    return token
 
 
 class _RedactingHandler(logging.Handler):
@@ -508,12 +519,10 @@ def _refresh_of_owner(original: Callable[..., Any]) -> Callable[..., Any]:
         work, credential = current_work(), getattr(self, _CREDENTIAL, None)
         if work is None or credential is None:
             return original(self)
-        try:
-            refused = self.access_token
-        except ValueError:
-            # No token was obtained yet.
-            refused = None
-        token = work.context.tokens.token(credential, digest_of(refused) if refused else None, work.context)
+        # Without a token, it counts as expired. One that has not expired was refused by the API.
+        refused = None if self.token_has_expired() else digest_of(self.access_token)
+        token = work.context.tokens.token(credential, refused, work.context)
+        work.has_same_token = token.digest == refused
         work.redactor.add(token.value)
         refreshed = (token.value, _moment(token))
         # The refresh token stays with the owner; the CDK writes this one into a copy of the configuration.
@@ -529,7 +538,8 @@ def _login_of_owner(original: Callable[..., None]) -> Callable[..., None]:
         if work is None or credential is None:
             original(self)
             return
-        token = work.context.tokens.token(credential, digest_of(self._token) if self._token else None, work.context)
+        # The CDK replaces a session's token only once it expired.
+        token = work.context.tokens.token(credential, None, work.context)
         work.redactor.add(token.value)
         self._token, self._next_expiration_time = token.value, _moment(token)
 

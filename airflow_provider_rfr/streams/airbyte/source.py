@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +34,7 @@ from airflow_provider_rfr.streams.airbyte._guard import (
     Hosts,
     StreamWork,
     redacted_message,
-    without_secret_arguments,
+    without_secrets,
     working_for,
 )
 from airflow_provider_rfr.streams.airbyte._installed import TESTED, cdk_version
@@ -50,6 +51,7 @@ from airflow_provider_rfr.streams.airbyte.spec import ManifestLimits, StreamRepo
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
 from airflow_provider_rfr.streams.incremental import CursorColumn, StatefulRead, another_cursor
 from airflow_provider_rfr.streams.paged import PagedStream
+from airflow_provider_rfr.streams.tokens import SAME_TOKEN
 
 _log = logging.getLogger(__name__)
 
@@ -350,6 +352,8 @@ class ManifestStream(PagedStream):
     """
 
     paces_itself = True
+    # As in the CDK: a cursor that advances is progress. One that comes twice is an error.
+    max_empty_pages = sys.maxsize
     casts = True  # as Airbyte's destinations do: schemas of manifests are guessed from a few records
 
     def __init__(
@@ -499,7 +503,7 @@ class ManifestStream(PagedStream):
             records = _records(self._interpreted, stream_slice, page)
         else:
             records = self._whole_slice(stream_slice)
-        following = None if page is None else without_secret_arguments(page.following, self._redactor)
+        following = None if page is None else without_secrets(page.following, work)
         skipped = None
         if work.ignored is not None:
             is_last = page is not None and following is None
@@ -641,5 +645,6 @@ def _own_error(error: Exception, work: StreamWork, hint: str) -> Exception:
     if work.status == _TOO_MANY:
         return RateLimitedError(message, retry_after=work.retry_after, **where)
     if work.status in _REFUSED:
+        message = f"{message.removesuffix('.')}; {SAME_TOKEN}" if work.has_same_token else message
         return AuthenticationError(f"the API does not accept the credentials: {message}", **where)
     return SourceError(f"{message}; {hint}" if hint and isinstance(error, _OF_CODE) else message, **where)

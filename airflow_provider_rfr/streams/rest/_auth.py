@@ -246,19 +246,19 @@ class _TokenAuthenticator(Authenticator, ABC):
         token = self._token
         # No lock is needed: each thread that sees an old token asks the owner, which obtains one for all.
         if token is None or token.has_expired:
-            token = self._renewed(token, context)
+            token = self._renewed(None, context)
         self._place.put(draft, self._prefix + token.value)
 
     def renew(self, draft: RequestDraft, context: ReadContext) -> bool:
         refused, place = self._token, self._place
         sent = draft.headers.get(place.header) if place.header is not None else draft.query.get(place.query or "")
         if refused is not None and sent == self._prefix + refused.value:
-            self._renewed(refused, context)
+            self._renewed(refused.digest, context)
         # Otherwise another thread has replaced the token since the draft was made.
         return True
 
-    def _renewed(self, old: AccessToken | None, context: ReadContext) -> AccessToken:
-        token = context.tokens.token(self._credential, None if old is None else old.digest, context)
+    def _renewed(self, refused: str | None, context: ReadContext) -> AccessToken:
+        token = context.tokens.token(self._credential, refused, context)
         self._service.redactor.add(token.value)
         self._token = token
         return token

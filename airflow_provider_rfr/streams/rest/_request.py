@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urljoin, urlsplit, urlunsplit
@@ -35,6 +35,7 @@ from airflow_provider_rfr.streams.rest.templates import (
     lookup,
     parse_path,
 )
+from airflow_provider_rfr.streams.tokens import SAME_TOKEN
 
 _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -438,22 +439,26 @@ class Requester:
         :raises ReadInterrupted: the reader was stopped
         """
         variables = {**self.variables, "stream_slice": stream_slice, "token": token}
-        retries, has_renewed = Retries(self.handler, context), False
+        retries = Retries(self.handler, context)
+        refused: RequestDraft | None = None
         while True:
             # Made anew for each try: paginator and authenticator write into it.
             draft = self.request.draft(variables)
             inject(token, draft)
             self.authenticator.apply(draft, context)
             verdict = self.handler.decide(self._send(draft, context), token, variables)
-            if verdict.refuses_credentials and not has_renewed:
-                # Once for each refusal: if a new token is refused as well, the token is not the reason.
-                has_renewed = True
-                if self.authenticator.renew(draft, context):
-                    continue
+            if verdict.refuses_credentials:
+                if refused is None:
+                    # Once for each refusal: if a new token is refused as well, the token is not the reason.
+                    refused = draft
+                    if self.authenticator.renew(draft, context):
+                        continue
+                elif (draft.headers, draft.query) == (refused.headers, refused.query):
+                    verdict = replace(verdict, reason=f"{verdict.reason}; {SAME_TOKEN}")
             if not retries.wait_after(verdict):
                 return verdict
             # The new token may have expired during the wait.
-            has_renewed = False
+            refused = None
 
     def _send(self, draft: RequestDraft, context: ReadContext) -> Response | RequestFailure:
         """Send the request, and those that redirects lead to."""

@@ -12,7 +12,7 @@ import csv
 import json
 import math
 import re
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -33,6 +33,15 @@ _LINES_TYPES: Final = frozenset({"x-ndjson", "ndjson", "jsonl", "x-jsonl", "json
 # Gzip files are unpacked before a body gets here.
 _FILES: Final = {b"PK\x03\x04": "a ZIP file", b"\x28\xb5\x2f\xfd": "Zstandard"}
 _DECODED: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
+# A mark of UTF-32 begins like one of UTF-16.
+_MARKS: Final = {
+    BOM_UTF8: "utf-8",
+    BOM_UTF32_LE: "utf-32-le",
+    BOM_UTF32_BE: "utf-32-be",
+    BOM_UTF16_LE: "utf-16-le",
+    BOM_UTF16_BE: "utf-16-be",
+}
+_ANY_MARK: Final = tuple(_MARKS)
 _TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
 
 
@@ -140,6 +149,12 @@ def charset_of(headers: Mapping[str, str]) -> str:
     return headers.get("Content-Type", "").lower().partition("charset=")[2].partition(";")[0].strip(" \"'")
 
 
+def _without_mark(body: bytes, charset: str) -> tuple[bytes, str]:
+    """Return the body without a byte order mark, and its charset, which a mark tells better than the header."""
+    mark = next(filter(body.startswith, _MARKS)) if body.startswith(_ANY_MARK) else b""
+    return body[len(mark) :], _MARKS.get(mark, charset)
+
+
 def is_utf8(charset: str) -> bool:
     """Tell whether a charset, or none, means UTF-8."""
     return not charset or charset in ("utf-8", "utf8", "us-ascii", "ascii")
@@ -158,9 +173,7 @@ def read_json(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
     :param lenient: replace values that strict JSON refuses
     :raises UnreadableBody: it isn't JSON
     """
-    if body.startswith(BOM_UTF8):
-        body = body[3:]
-    charset = charset_of(headers)
+    body, charset = _without_mark(body, charset_of(headers))
     try:
         plain = is_utf8(charset)
         return loads(body if plain else body.decode(charset).encode())
@@ -245,7 +258,7 @@ class CsvReader:
         :raises UnreadableBody: a row doesn't fit its columns, or its quotes are wrong; the error has its line, from 1
         """
         _check_markup(body, headers, "CSV")
-        if body[:64].lstrip()[:1] in (b"{", b"["):
+        if _without_mark(body, "")[0][:64].lstrip()[:1] in (b"{", b"["):
             is_json = "json" in media_type_of(headers).lower()
             with contextlib.suppress(UnreadableBody):
                 is_json = is_json or read_json(body, headers, True) is not None
@@ -317,10 +330,10 @@ def _lines_of(body: bytes, headers: Mapping[str, str], lenient: bool) -> Iterato
     :raises AnotherFormat: the answer's charset is unknown
     :raises BadValues: the body isn't in that charset
     """
-    charset = charset_of(headers)
+    body, charset = _without_mark(body, charset_of(headers))
     if is_utf8(charset):
         # A view of the body, not a copy.
-        return iter(BytesIO(body[len(BOM_UTF8) :] if body.startswith(BOM_UTF8) else body))
+        return iter(BytesIO(body))
     try:
         return iter(BytesIO(body.decode(charset, "replace" if lenient else "strict").encode("utf-8", "replace")))
     except UnicodeError:

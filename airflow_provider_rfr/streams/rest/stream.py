@@ -207,7 +207,13 @@ class RestStream(ParentStream):
         records = place.select(answer)
         variables = {**self._variables, "stream_slice": stream_slice}
         # Before the filter: a page whose records are all filtered out is not the last one.
-        step = self._paginator.step(token, Reply(answer, records, {**variables, "token": token}))
+        reply = Reply(answer, records, {**variables, "token": token})
+        step = self._paginator.step(token, reply)
+        if isinstance(step.next, NextPage) and self._requester.transport.redactor.is_in(step.next.token):
+            raise reply.error(
+                "the next page's address or cursor has a secret outside of its query, and it would be stored in the"
+                " ledger; choose another paginator, e.g. page_number or offset"
+            )
         if step.is_repeat:
             return 0, [], step
         received = len(records)

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError
+from airflow_provider_rfr.numbers import LongNumber, dumps
 from airflow_provider_rfr.streams import (
     Complete,
     LogMessage,
@@ -237,6 +238,18 @@ def test_the_state_of_an_incremental_stream_is_in_the_token_of_a_last_empty_page
     first = stream.read_page({}, None)
     assert (first.records, first.next) == ([{"id": 1}], NextPage({"state": {"updated_at": "2026-01-01"}}))
     assert stream.read_page({}, first.next.token).next == Complete()
+
+
+def test_a_long_number_in_a_state_keeps_its_digits() -> None:
+    class Incremental(Structured):
+        cursor_field = "amount"
+
+        def read_records(self, *arguments: Any) -> Iterable[Mapping[str, Any]]:
+            self._state = {"amount": LongNumber("0.12345678901234567891")}
+            return [{"id": 1}]
+
+    token = as_paged(Incremental()).read_page({}, None).next.token
+    assert dumps(token) == b'{"state":{"amount":0.12345678901234567891}}'
 
 
 def test_an_adapter_says_what_its_stream_says() -> None:

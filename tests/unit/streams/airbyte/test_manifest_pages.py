@@ -213,6 +213,23 @@ def ignoring_quota(name: str) -> dict[str, Any]:
     return manifest
 
 
+def test_a_cursor_that_advances_over_any_number_of_empty_pages_is_progress(api: Api) -> None:
+    def answer(path: str, query: Mapping[str, str], url: str) -> tuple[int, Any]:
+        page = int(query.get("p", 1))
+        link = f"{url}/v1/links?p={page + 1}" if page < 150 else None
+        return 200, {"data": [] if link else rows(2), "next": link}
+
+    api.answer = answer
+    pages = list(iter_pages(load_stream(api.source(), "links"), {}))
+    assert (len(pages), pages[-1].records) == (150, rows(2))
+
+
+def test_a_byte_order_mark_before_json_does_not_make_the_page_an_empty_one(api: Api) -> None:
+    body = json.dumps({"data": rows(2)}).encode("utf-8-sig")
+    api.answer = lambda path, query, url: (200, body, {"Content-Type": "application/json; charset=utf-8"})
+    assert load_stream(api.source(), "links").read_page({}, None).records == rows(2)
+
+
 def test_an_answer_200_that_is_ignored_is_a_skipped_page(api: Api) -> None:
     api.answer = quota_at("page", "2")
     first, second = iter_pages(load_stream(api.source(ignoring_quota("customers")), "customers"), {})

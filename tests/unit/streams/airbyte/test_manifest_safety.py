@@ -477,6 +477,22 @@ def test_a_key_that_the_api_repeats_in_the_next_pages_address_is_not_stored(api:
     assert api.asked[-1] == f"/v1/links?p=2&key={KEY}"
 
 
+def test_a_next_page_whose_path_has_the_key_is_refused(api: Api) -> None:
+    api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{url}/v1/{KEY}/links?p=2"})
+    with raises(SourceError) as caught:
+        load_stream(api.source(), "links").read_page({}, None)
+    assert KEY not in everything_of(caught.value)
+
+
+def test_no_packing_is_asked_for_of_which_a_cut_body_is_not_recognised(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where the packages of Brotli and Zstandard are installed.
+    monkeypatch.setattr("requests.utils.DEFAULT_ACCEPT_ENCODING", "gzip, deflate, br, zstd")
+    load_stream(api.source(), "customers").read_page({}, None)
+    assert api.headers[0]["Accept-Encoding"] == "gzip, deflate"
+
+
 def test_other_users_of_the_cdk_in_the_process_keep_their_log(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     load_streams(api.source())
     logging.getLogger("airbyte.theirs").warning("theirs")

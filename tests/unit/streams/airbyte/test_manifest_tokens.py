@@ -17,10 +17,11 @@ from airflow_provider_rfr.exceptions import AuthenticationError, SourceError
 from airflow_provider_rfr.refresh.budget import BudgetServer
 from airflow_provider_rfr.store.leases import RefreshTokens
 from airflow_provider_rfr.streams import ReadContext
+from airflow_provider_rfr.streams import tokens as tokens_module
 from airflow_provider_rfr.streams.loader import load_stream, load_streams
 from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
-from tests.soon import SOON
-from tests.unit.messages import raises
+from tests.soon import PATIENCE, SOON, wait_until
+from tests.unit.messages import check_messages, raises
 
 pytestmark = needs_cdk
 
@@ -186,3 +187,40 @@ def test_a_task_gets_a_token_that_expires_at_once(api: Api, server: BudgetServer
         finally:
             stop.set()
     assert api.asked.count("/token") == 1
+
+
+def test_a_login_that_returns_the_refused_token_is_asked_once_for_another_one(
+    api: Api, server: BudgetServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens_module, "_FAILURE_SECONDS", PATIENCE)
+    issued = 200, {"access_token": "canary-0815", "expires_in": 3600}
+    api.serve = lambda asked: issued if asked.path == "/token" else (401, {"error": "no right to read customers"})
+    stream, stop = load_stream(source_of(api, REUSABLE, **RENEWING), "customers"), threading.Event()
+    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(1) as pool:
+        stream.bind(ReadContext(stop=stop, tokens=budget))
+        reading = pool.submit(stream.read_page, {}, None)
+        try:
+            error = reading.exception(SOON)
+        finally:
+            stop.set()
+    assert type(error) is AuthenticationError
+    check_messages(str(error))
+    assert api.asked.count("/token") == 2
+
+
+@pytest.mark.parametrize(
+    "authenticator", [REUSABLE, {**SESSION, "expiration_duration": "PT2S"}], ids=["OAuth", "login"]
+)
+def test_a_task_takes_the_token_that_the_login_returns_again_after_it_expired(
+    api: Api, server: BudgetServer, authenticator: dict[str, Any]
+) -> None:
+    issued = {"access_token": "access", "expires_in": 2}
+    api.serve = lambda asked: (200, issued if asked.path == "/token" else {"data": rows(2)})
+    stream, stop = load_stream(source_of(api, authenticator), "customers"), threading.Event()
+    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(1) as pool:
+        stream.bind(ReadContext(stop=stop, tokens=budget))
+        try:
+            wait_until(lambda: pool.submit(stream.read_page, {}, None).result(SOON) and api.asked.count("/token") > 1)
+        finally:
+            stop.set()
+    assert api.asked.count("/token") == 2

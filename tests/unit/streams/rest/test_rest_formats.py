@@ -115,6 +115,16 @@ class TestCsv:
         with pytest.raises(SourceError, match="charset 'klingon' is unknown"):
             records_of(api, make, text(body, "text/csv; charset=klingon"), CSV)
 
+    @pytest.mark.parametrize(
+        ("declared", "written"),
+        [("utf_8", "utf-8"), ("latin-1", "utf-8"), ("utf-16-le", "utf-16-le"), ("utf-8", "utf-16-be")],
+    )
+    def test_a_byte_order_mark_tells_the_charset_whatever_is_declared(self, api, make, declared, written):
+        bodies = {"csv": "id\nZürich\n", "jsonl": '{"id": "Zürich"}\n', "json": '[{"id": "Zürich"}]'}
+        for kind, body in bodies.items():
+            reply = text(f"\ufeff{body}".encode(written), f"text/{kind}; charset={declared}")
+            assert records_of(api, make, reply, {"format": kind}) == [{"id": "Zürich"}]
+
     def test_bytes_that_are_no_text_obey_on_bad_json(self, api, make):
         reply = text(b"id\n1\ncaf\xe9\n", "text/csv")
         with pytest.raises(SourceError, match=r"line 3 of CSV has a byte that is not UTF-8, at 3 of 5 .*on_bad_json"):

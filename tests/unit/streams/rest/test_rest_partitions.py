@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from rest_api import CountingLimiter
+from rest_api import CountingLimiter, Reply
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
+from airflow_provider_rfr.refresh.pages import opening_rows
+from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.loader import load_streams
 from tests.unit.messages import raises
@@ -63,6 +65,20 @@ def test_a_parent_that_comes_twice_is_one_partition_and_the_first_counts(api, ca
     stream = streams(api, {**CHILDREN, "extra_fields": {"v": "v"}})["items"]
     assert list(stream.stream_slices()) == [{"parent_id": 1, "v": "a"}, {"parent_id": 2, "v": "b"}]
     assert caplog.text.count("listed twice and read once") == 1
+
+
+def test_a_parent_s_long_number_keeps_its_digits_in_the_ledger_and_in_requests(api):
+    keys = ["0.12345678901234567891", "0.12345678901234567892"]
+    api.answers(Reply(f'{{"data": [{{"id": {keys[0]}}}, {{"id": {keys[1]}}}]}}'.encode()), {"data": []})
+    stream = streams(api, CHILDREN)["items"]
+    slices = list(stream.stream_slices())
+    rows = list(opening_rows([(stream.partition_key(item), item) for item in slices], generation=1, epoch=1))
+    book = PartitionBook([row.partition_key for row in rows], [str(row.slice) for row in rows])
+    assert list(book.keys) == [f'{{"parent_id":{key}}}' for key in keys]
+    api.asked.clear()
+    for ordinal in range(len(book)):
+        stream.read_page(book.work(ordinal).slice, None)
+    assert api.paths == [f"/parents/{key}/items" for key in keys]
 
 
 def test_a_parent_s_partitions_and_fields_reach_the_grandchildren(api):

@@ -130,6 +130,19 @@ def test_pages_and_fingerprints_have_no_secrets(api, make):
     assert stream.fingerprint()["config"] == {"region": "eu"}
 
 
+@pytest.mark.parametrize("paginator", ["next_url", "cursor"])
+def test_a_secret_in_what_leads_to_the_next_page_is_refused_where_it_would_be_stored(api, make, paginator):
+    quoted = CANARY.replace("/", "%2F").replace("+", "%2b")
+    following = {"next_url": f"/keys/{quoted}/items?page=2", "cursor": {"after": f"2:{CANARY}"}}[paginator]
+    api.answers({"data": [{"id": 1}], "next": following})
+    place = "url" if paginator == "next_url" else "cursor"
+    stream = make(secrets={"key": CANARY}, paginator={"type": paginator, place: {"path": "next"}})
+    with raises(RfrError) as error:
+        stream.read_page({}, None)
+    assert_clean(everything_about(error.value))
+    assert "5ecret%2bvalue" not in everything_about(error.value)
+
+
 def test_what_ends_in_the_table_can_t_be_made_of_secrets(make):
     with raises(RfrError):
         make(transformations=[{"type": "add", "fields": {"k": "{{ config.key }}"}}], secrets={"key": CANARY})

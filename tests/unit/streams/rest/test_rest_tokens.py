@@ -24,8 +24,8 @@ from airflow_provider_rfr.streams import tokens as module
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.rest.stream import build_stream
 from airflow_provider_rfr.streams.tokens import AccessToken, finish_redemptions, keep_refresh_tokens
-from tests.soon import PATIENCE, SOON
-from tests.unit.messages import raises
+from tests.soon import PATIENCE, SOON, wait_until
+from tests.unit.messages import check_messages, raises
 
 ROTATING = {
     "type": "oauth2",
@@ -333,6 +333,46 @@ def test_a_task_gets_a_token_that_expires_at_once(api: Api, server: BudgetServer
         finally:
             stop.set()
     assert api.paths.count("/token") == 1
+
+
+@pytest.mark.parametrize("asks_driver", [True, False], ids=["a task", "the process itself"])
+def test_a_login_that_returns_the_refused_token_is_asked_once_for_another_one(
+    api: Api, server: BudgetServer, monkeypatch: pytest.MonkeyPatch, asks_driver: bool
+) -> None:
+    monkeypatch.setattr(module, "_FAILURE_SECONDS", PATIENCE)
+    api.answer = lambda asked: (
+        {"access_token": "access"} if asked.path == "/token" else Reply({"error": "no right to read items"}, 401)
+    )
+    stream, stop = stream_of(api.url, LOGIN), threading.Event()
+    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(4) as pool:
+        stream.bind(ReadContext(stop=stop, tokens=budget) if asks_driver else ReadContext(stop=stop))
+        reading = [pool.submit(stream.read_page, {}, page) for page in range(1, 5)]
+        try:
+            errors = [task.exception(SOON) for task in reading]
+        finally:
+            stop.set()
+    assert {type(error) for error in errors} == {AuthenticationError}
+    check_messages(str(errors[0]))
+    assert api.paths.count("/token") == 2
+
+
+def test_a_task_takes_the_token_that_the_login_returns_again_after_it_expired(api: Api, server: BudgetServer) -> None:
+    def answer(asked: Any) -> Any:
+        return {"access_token": "access", "expires_in": 1} if asked.path == "/token" else {"data": [{"id": 1}]}
+
+    api.answer = answer
+    stream, stop = stream_of(api.url, ROTATING), threading.Event()
+    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(1) as pool:
+        stream.bind(ReadContext(stop=stop, tokens=budget))
+        try:
+            wait_until(
+                lambda: (
+                    pool.submit(stream.read_page, {}, None).result(SOON) is not None and api.paths.count("/token") > 1
+                )
+            )
+        finally:
+            stop.set()
+    assert api.paths.count("/token") == 2
 
 
 def test_a_refresh_token_that_could_not_be_kept_is_redeemed_next(
