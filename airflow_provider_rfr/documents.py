@@ -267,7 +267,9 @@ def problems_of(
         path = ".".join(map(str, place))
         text = ""
         if shows(path):
-            text = _shown(value)
+            text = "null" if value is None else type(value).__name__
+            if isinstance(value, (str, int, float)):
+                text = cut(repr(value), _LONGEST_VALUE)
         if kind in _NO_MAPPING:
             remedy = _mapping_remedy(wanted, tags, text if isinstance(value, str) else "")
         elif kind == "string_type" and not isinstance(value, (bool, int, float)):
@@ -281,12 +283,6 @@ def problems_of(
             problem, remedy = others if other in others else f"{others}, or {other}", first.remedy
         problems[place] = Problem(path, problem + shown, remedy)
     return problems
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    return cut(repr(value), _LONGEST_VALUE) if isinstance(value, (str, int, float)) else type(value).__name__
 
 
 def _mapping_remedy(wanted: Sequence[Any], tags: Sequence[str], value: str) -> str:

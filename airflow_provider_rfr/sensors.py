@@ -174,7 +174,15 @@ class CommitSensor(BaseSensorOperator):
         """
         run = context["dag_run"]
         if self.after:
-            return _moment(self.after), {}
+            after = self.after
+            if isinstance(after, str):
+                try:
+                    after = datetime.fromisoformat(after.strip().replace("Z", "+00:00"))
+                except ValueError:
+                    problem, remedy = f"{after!r} is not a time in ISO format", "write e.g. 2026-01-31T00:00:00+00:00"
+                    raise ConfigurationError("after", problem, remedy) from None
+            # A time without a zone is in UTC.
+            return after if after.tzinfo else after.replace(tzinfo=timezone.utc), {}
         if run.run_type in ("scheduled", "backfill"):
             return run.run_after, {}
         tables = table_names(self.target)
@@ -186,18 +194,3 @@ class CommitSensor(BaseSensorOperator):
             problem = f"this run was not scheduled, and none of its asset events has a commit of {missing}"
             raise ConfigurationError("after", problem, _AFTER_THE_RUN)
         return run.run_after, snapshots
-
-
-def _moment(after: str | datetime) -> datetime:
-    """Parse a time in ISO format; a time without a zone is in UTC.
-
-    :raises ConfigurationError: the text is not a time
-    """
-    if isinstance(after, str):
-        try:
-            after = datetime.fromisoformat(after.strip().replace("Z", "+00:00"))
-        except ValueError:
-            raise ConfigurationError(
-                "after", f"{after!r} is not a time in ISO format", "write e.g. 2026-01-31T00:00:00+00:00"
-            ) from None
-    return after if after.tzinfo else after.replace(tzinfo=timezone.utc)

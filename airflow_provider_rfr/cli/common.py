@@ -74,8 +74,17 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             # The reader has closed the pipe, as in ``| head``. Buffered text would fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
-        except (DBAPIError, OSError) as error:
-            print(plain(_sentence_of(error)), file=sys.stderr)
+        except DBAPIError as error:
+            # Only the first line: the statement follows, with its parameters.
+            reason = str(error.orig).partition("\n")[0]
+            print(plain(f"the database failed: {reason}; {_SEE_DOCTOR}"), file=sys.stderr)
+            code = 1
+        except OSError as error:
+            # The messages of client libraries may hold secrets.
+            problem = f"a file or a server failed ({type(error).__name__}); {_SEE_DOCTOR}"
+            if error.filename and error.strerror:
+                problem = f"{os.fsdecode(error.filename)} can't be read or written: {error.strerror}"
+            print(plain(problem), file=sys.stderr)
             code = 1
         except KeyboardInterrupt:
             # No message: only the command ends, and a refresh that it watched goes on.
@@ -88,17 +97,6 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             sys.exit(code)
 
     return wrapped
-
-
-def _sentence_of(error: DBAPIError | OSError) -> str:
-    if isinstance(error, DBAPIError):
-        # Only the first line: the statement follows, with its parameters.
-        reason = str(error.orig).partition("\n")[0]
-        return f"the database failed: {reason}; {_SEE_DOCTOR}"
-    if error.filename and error.strerror:
-        return f"{os.fsdecode(error.filename)} can't be read or written: {error.strerror}"
-    # The messages of client libraries may hold secrets.
-    return f"a file or a server failed ({type(error).__name__}); {_SEE_DOCTOR}"
 
 
 def _check_texts(args: Namespace) -> None:

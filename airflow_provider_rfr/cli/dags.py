@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem
 
 if TYPE_CHECKING:
-    from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.sdk import DAG
 
 _MODULES: Final = "airflow_provider_rfr."
@@ -30,8 +29,7 @@ def find_dag(dag_id: str) -> DAG:
     from airflow_provider_rfr.documents import nearest
 
     ids: list[str] = []
-    problems: list[Problem] = []
-    broken = 0
+    errors: list[tuple[Path, str]] = []
     # Airflow logs a traceback for each file that can't be imported, also for files of other DAGs.
     logging.getLogger("airflow.dag_processing").setLevel(logging.CRITICAL)
     # DAG files may print, and scripts read the command's standard output.
@@ -42,26 +40,20 @@ def find_dag(dag_id: str) -> DAG:
             if (dag := bag.dags.get(dag_id)) is not None:
                 return dag
             ids += bag.dags
-            broken += len(bag.import_errors)
-            problems += _import_errors(bag, bundle.path, dag_id)
+            errors += [(bundle.path / name, error) for name, error in bag.import_errors.items()]
+    whole_id = re.compile(rf"(?<![\w.-]){re.escape(dag_id)}(?![\w.-])")
+    problems = []
+    for file, error in errors:
+        if file.is_file() and whole_id.search(file.read_text(encoding="utf-8", errors="replace")):
+            *_, line = error.strip().splitlines() or [""]
+            problems.append(Problem("", f"can't be imported: {line}", f"correct it; run: python {file}", str(file)))
     if problems:
         raise ConfigurationError.of(problems)
     near = nearest(dag_id, ids)
     remedy = (f"did you mean {near}? " if near else "") + "run: airflow dags list"
-    if broken:
-        remedy += f"; files that can't be imported: {broken}, see airflow dags list-import-errors"
+    if errors:
+        remedy += f"; files that can't be imported: {len(errors)}, see airflow dags list-import-errors"
     raise ConfigurationError("--dag", f"there is no DAG {dag_id!r}", remedy)
-
-
-def _import_errors(bag: BundleDagBag, folder: Path, dag_id: str) -> Iterator[Problem]:
-    """Yield a problem for each file that names the DAG and can't be imported, with the last line of its error."""
-    whole_id = re.compile(rf"(?<![\w.-]){re.escape(dag_id)}(?![\w.-])")
-    for name, error in bag.import_errors.items():
-        file = folder / name
-        if file.is_file() and whole_id.search(file.read_text(encoding="utf-8", errors="replace")):
-            *_, line = error.strip().splitlines() or [""]
-            remedy = f"correct it; run: python {file}"
-            yield Problem("", f"can't be imported: {line}", remedy, str(file))
 
 
 def tasks_of_package(dag: DAG) -> Iterator[Any]:

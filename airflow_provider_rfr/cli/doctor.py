@@ -122,15 +122,24 @@ def doctor(args: Namespace) -> int:
     With ``--dag``, the connections of the DAG's tasks replace the default ones.
     """
     is_usual = args.dag is None
-    checks = {name: check for name, check in _CHECKS.items() if is_usual or name not in _REPLACED_BY_DAG}
-    if not is_usual:
-        checks["DAG"] = _dag, lambda args: "run: airflow dags list-import-errors"
+    left_out = ("DAG",) if is_usual else _REPLACED_BY_DAG
     findings = []
-    for name, (check, remedy) in checks.items():
+    for name, (check, remedy) in _CHECKS.items():
+        if name in left_out:
+            continue
         for finding in _checked(name, remedy(args), check(name, args)):
             findings.append(finding)
-            if args.output not in ("json", "yaml"):
-                _show(finding)
+            if args.output in ("json", "yaml"):
+                continue
+            mark, word = _MARKS[finding.outcome]
+            try:
+                mark.encode(sys.stdout.encoding or "ascii")
+            except UnicodeEncodeError:
+                mark = word
+            say(f"{mark} {finding.check}: {finding.detail}")
+            if finding.remedy:
+                print("   ", end="")
+                say(finding.remedy)
     missing = sum(finding.outcome == _MISSING for finding in findings)
     if not print_data({"ok": not missing, "checks": [asdict(finding) for finding in findings]}, args):
         result = f"{missing} of {len(findings)} checks found something to do" if missing else "nothing is missing"
@@ -158,18 +167,6 @@ def _checked(name: str, remedy: str, findings: Iterator[CheckResult]) -> Iterato
 def _pasted(own: str, remedy: str) -> str:
     """Return an error's own remedy, followed by the check's if the former has neither a command nor a value."""
     return own if _PASTED.search(own) else "; ".join(filter(None, (own, remedy)))
-
-
-def _show(finding: CheckResult) -> None:
-    mark, word = _MARKS[finding.outcome]
-    try:
-        mark.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        mark = word
-    say(f"{mark} {finding.check}: {finding.detail}")
-    if finding.remedy:
-        print("   ", end="")
-        say(finding.remedy)
 
 
 @_check("versions", f"run: pip install --upgrade {_PACKAGE}")
@@ -511,6 +508,7 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> CheckResult:
     return CheckResult(name, _OK, f"{call.host} accepts connections")
 
 
+@_check("DAG", "run: airflow dags list-import-errors")
 def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Try the connections of the DAG's tasks, each once, and read a page of each stream of its refreshes."""
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator

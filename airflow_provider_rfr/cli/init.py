@@ -33,11 +33,21 @@ def init(args: Namespace) -> None:
         raise ConfigurationError("--from-manifest", "does not go with --dag", "call init for each of them")
     steps: list[tuple[str, str]] = []
     if args.dag:
-        files = dict([_ready_dag(args.dag)])
+        # Inside the package where it was installed, next to it in a clone.
+        ready = next(path for path in (_PACKAGE / "dags", _PACKAGE.parent / "dags") if path.is_dir())
+        names = sorted(path.stem for path in ready.glob("[!_]*.py"))
+        if args.dag not in names:
+            raise ConfigurationError("--dag", f"there is no ready DAG {args.dag!r}", suggestion(args.dag, names))
+        files = {f"{args.dag}.py": (ready / f"{args.dag}.py").read_text(encoding="utf-8")}
     elif args.from_manifest:
         files, steps = _of_manifest(args.from_manifest, folder)
     else:
-        files, steps = _of_sample(folder)
+        files = {"shop.yaml": (_TEMPLATES / "shop.yaml").read_text(encoding="utf-8")}
+        files |= _common_files("shop", _SAMPLE, {"file": "shop.yaml"}, ["customers", "orders"])
+        sample = "python -m airflow_provider_rfr.sample_api --port 8091"
+        purpose = f"Make the connections; they lead to the sample API, which another terminal runs ({sample})"
+        check = f"airflow rfr source check {_word(folder / 'shop.yaml')} --api-conn-id shop_api"
+        steps = _steps("shop", folder, purpose, check)
     paths = _write(folder, files)
     if not print_data({"files": list(map(str, paths)), "next": [step for _, step in steps]}, args):
         print(*(plain(f"wrote {path}") for path in paths), sep="\n")
@@ -45,72 +55,35 @@ def init(args: Namespace) -> None:
             print(f"\n{number}. {plain(purpose)}:\n   {plain(step)}")
 
 
-def _ready_dag(name: str) -> tuple[str, str]:
-    """Return the name and the text of the file of a ready DAG.
-
-    :raises ConfigurationError: there is no such DAG
-    """
-    # Inside the package where it was installed, next to it in a clone.
-    folder = next(path for path in (_PACKAGE / "dags", _PACKAGE.parent / "dags") if path.is_dir())
-    names = sorted(path.stem for path in folder.glob("[!_]*.py"))
-    if name not in names:
-        raise ConfigurationError("--dag", f"there is no ready DAG {name!r}", suggestion(name, names))
-    return f"{name}.py", (folder / f"{name}.py").read_text(encoding="utf-8")
-
-
-_Scaffold = tuple[dict[str, str], list[tuple[str, str]]]
-
-
-def _of_sample(folder: Path) -> _Scaffold:
-    """Return files that load the sample API as they are, by name, and the next steps, each with its purpose."""
-    files = {"shop.yaml": (_TEMPLATES / "shop.yaml").read_text(encoding="utf-8")}
-    files |= _common_files("shop", _SAMPLE, {"file": "shop.yaml"}, ["customers", "orders"])
-    sample = "python -m airflow_provider_rfr.sample_api --port 8091"
-    purpose = f"Make the connections; they lead to the sample API, which another terminal runs ({sample})"
-    check = f"airflow rfr source check {_word(folder / 'shop.yaml')} --api-conn-id shop_api"
-    return files, _steps("shop", folder, purpose, check)
-
-
-def _of_manifest(manifest: Path, folder: Path) -> _Scaffold:
+def _of_manifest(manifest: Path, folder: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Return files that load the streams of a manifest, by name, and the next steps, each with its purpose.
 
     :raises ConfigurationError: the manifest can't be read
     """
     from airflow_provider_rfr.streams.airbyte.source import check_manifest, whole_manifest
-    from airflow_provider_rfr.streams.airbyte.spec import sample_config, specification
+    from airflow_provider_rfr.streams.airbyte.spec import connection_field, sample_config, secret_places, specification
 
     written = whole_manifest({"manifest": manifest})["manifest"]
     config = sample_config(specification(written))
     # All streams, readable or not: with the user's own values more can be read than with made-up ones.
     streams = [report.name for report in check_manifest({"manifest": written, "config": config})]
-    name = _name_of(manifest)
-    copy = f"{name}{manifest.suffix}"
-    files = {copy: manifest.read_text(encoding="utf-8")}
-    files |= _common_files(name, _connection(config, specification(written)), {"manifest": copy}, streams)
-    purpose = f"Write your values into {folder / 'connections.yaml'}, and make the connections"
-    check = f"airflow rfr source check {_word(folder / copy)} --api-conn-id {name}_api"
-    return files, _steps(name, folder, purpose, check)
-
-
-def _name_of(manifest: Path) -> str:
-    """Return a name for the DAG: that of the file, or of the connector's folder, as an identifier."""
+    # The DAG is named after the file, or after the connector's folder, as an identifier.
     stem = manifest.resolve().parent.name if manifest.stem == "manifest" else manifest.stem
-    return re.sub(r"\W+", "_", stem.lower().removeprefix("source-"), flags=re.ASCII).strip("_") or "source"
-
-
-def _connection(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a connection with made-up values for the fields of a manifest's configuration."""
-    from airflow_provider_rfr.streams.airbyte.spec import connection_field, secret_places
-
+    name = re.sub(r"\W+", "_", stem.lower().removeprefix("source-"), flags=re.ASCII).strip("_") or "source"
     connection: dict[str, Any] = {"conn_type": "rfr_api"}
-    secrets = set(secret_places(spec, config))
+    secrets = set(secret_places(specification(written), config))
     for place, value in _leaves(config):
         *above, last = connection_field(place, secret=place in secrets).split(".")
         inner = connection
         for key in above:
             inner = inner.setdefault(key, {})
         inner[last] = f"write {place[-1]} here" if place in secrets else value
-    return connection
+    copy = f"{name}{manifest.suffix}"
+    files = {copy: manifest.read_text(encoding="utf-8")}
+    files |= _common_files(name, connection, {"manifest": copy}, streams)
+    purpose = f"Write your values into {folder / 'connections.yaml'}, and make the connections"
+    check = f"airflow rfr source check {_word(folder / copy)} --api-conn-id {name}_api"
+    return files, _steps(name, folder, purpose, check)
 
 
 def _leaves(config: Mapping[str, Any], *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -126,17 +99,16 @@ def _common_files(
 ) -> dict[str, str]:
     [(key, file)] = source.items()
     api = yaml.safe_dump({f"{name}_api": dict(connection)}, sort_keys=False, allow_unicode=True).rstrip()
-    values = {"name": name, "key": key, "file": file, "streams": map(_quoted, streams), "api": api}
+    # Literals of Python, in double quotes where those need no escapes.
+    quoted = [
+        f'"{stream}"' if stream.isprintable() and not {'"', "\\"} & set(stream) else repr(stream) for stream in streams
+    ]
+    values = {"name": name, "key": key, "file": file, "streams": quoted, "api": api}
     return {
         f"{name}.py": _rendered("dag.py", values),
         "triggers.yaml": _rendered("triggers.yaml", values),
         _CONNECTIONS: _rendered(_CONNECTIONS, values),
     }
-
-
-def _quoted(text: str) -> str:
-    """Return a Python literal, in double quotes where that needs no escapes."""
-    return f'"{text}"' if text.isprintable() and not {'"', "\\"} & set(text) else repr(text)
 
 
 def _rendered(template: str, values: Mapping[str, Any]) -> str:

@@ -10,19 +10,13 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from airflow_provider_rfr.cli.common import command, plain, print_error
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import EXIT_FAILED, ConfigurationError, Problem, RfrError
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
 
 _OF_SYNC: Final = ("write", "full_refresh", "window")
 """Arguments of IncrementalSyncOperator alone."""
@@ -55,13 +49,25 @@ def _document(file: Path) -> dict[str, Any]:
     """
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.lake import LakeSettings
-    from airflow_provider_rfr.operators.full_refresh import store_url
+    from airflow_provider_rfr.operators.arguments import REFRESH_ARGUMENTS, pending_arguments
+    from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator, store_url
+    from airflow_provider_rfr.operators.incremental import IncrementalSyncOperator
     from airflow_provider_rfr.refresh.config import parse_config, read_document
 
     arguments = _arguments(read_document(file, "FILE"), file)
     lake = arguments.pop("lake", None)
+    of_sync = [name for name in _OF_SYNC if name in arguments]
+    options = arguments.get("options")
+    # The operator that a DAG would have with these arguments.
+    kind = IncrementalSyncOperator if of_sync else ResumableFullRefreshOperator
     try:
-        task = _task(arguments)
+        if not of_sync and isinstance(options, Mapping) and options.get("mode") == "merge":
+            problem, remedy = "merge needs an incremental sync", "write it beside options, as write: merge"
+            raise ConfigurationError("options.mode", problem, remedy)
+        task = kind(task_id="load", **arguments)
+        if pending := pending_arguments(task, *REFRESH_ARGUMENTS, *of_sync):
+            problem, remedy = "is a template, which only a run of a DAG fills in", "write the value itself"
+            raise ConfigurationError(pending[0], problem, remedy)
         settings = LakeHook(task.lake_conn_id).get_lake_settings() if lake is None else LakeSettings("", {})
         document = task.document_without_run(settings)
     except ConfigurationError as error:
@@ -107,28 +113,6 @@ def _arguments(document: Any, file: Path) -> dict[str, Any]:
     return arguments
 
 
-def _task(arguments: Mapping[str, Any]) -> ResumableFullRefreshOperator:
-    """Return the operator that a DAG would have with these arguments.
-
-    :raises ConfigurationError: an argument is wrong, or a template, which only a run fills in
-    """
-    from airflow_provider_rfr.operators.arguments import REFRESH_ARGUMENTS, pending_arguments
-    from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
-    from airflow_provider_rfr.operators.incremental import IncrementalSyncOperator
-
-    of_sync = [name for name in _OF_SYNC if name in arguments]
-    options = arguments.get("options")
-    if not of_sync and isinstance(options, Mapping) and options.get("mode") == "merge":
-        problem, remedy = "merge needs an incremental sync", "write it beside options, as write: merge"
-        raise ConfigurationError("options.mode", problem, remedy)
-    kind = IncrementalSyncOperator if of_sync else ResumableFullRefreshOperator
-    task = kind(task_id="load", **arguments)
-    if pending := pending_arguments(task, *REFRESH_ARGUMENTS, *of_sync):
-        problem, remedy = "is a template, which only a run of a DAG fills in", "write the value itself"
-        raise ConfigurationError(pending[0], problem, remedy)
-    return task
-
-
 def _run(config: Path, source: Mapping[str, Any]) -> int:
     """Run the application, and return its exit code; signals to this process are passed on to it.
 
@@ -144,11 +128,19 @@ def _run(config: Path, source: Mapping[str, Any]) -> int:
     on_terminal = sys.stdout.isatty()
     output = None if on_terminal else subprocess.PIPE
     with subprocess.Popen(words, env=environment, stdout=output, text=True, errors="replace") as process:
-        with _signals_to(process):
+        # At a signal, the application commits its round and ends.
+        before = {
+            number: signal.signal(number, lambda received, _frame: process.send_signal(received))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
             for line in process.stdout or ():
                 is_result = parse_result_line(line) is not None
                 print(line, end="", flush=True, file=sys.stdout if is_result else sys.stderr)
             code = process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
     if code < 0:
         name = signal.Signals(-code).name
         print(
@@ -156,18 +148,3 @@ def _run(config: Path, source: Mapping[str, Any]) -> int:
         )
         return EXIT_FAILED
     return code
-
-
-@contextmanager
-def _signals_to(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Forward SIGINT and SIGTERM to the application, which then commits its round and ends."""
-
-    def send(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    before = {number: signal.signal(number, send) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

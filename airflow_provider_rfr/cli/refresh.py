@@ -118,20 +118,39 @@ def _show_all(
     if header is None:
         return
     _show_load(status, header, details)
-    _show_run(status, header)
     _show_pages(status, header, details)
-    _show_incremental(status, sync)
+    published = status.last_publish
+    changes = None if published is None else published.changes
+    if sync is not None or changes is not None:
+        print("\nIncremental sync")
+    if sync is not None:
+        say(f"State: {sync.sentence}" + ("" if sync.changed_at is None else f"; changed {_when(sync.changed_at)}"))
+    if published is not None and changes is not None:
+        counts = ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in changes.items())
+        say(f"Records of generation {published.generation}: {counts}")
     if details is not None:
-        _show_checks(header, details)
+        print("\nChecks")
+        say(f"Rows compared with the previous refresh: {header.compared_rows}")
+        say("Publish refused: " + (f"yes: {header.error or ''}" if header.refused_under else "no"))
+        say(f"Overlap checks: {header.overlap_checks:,}")
+        sampled = "at least " if details.files_read < details.files else ""
+        say(f"Pages skipped because of ignored errors: {sampled}{details.skipped:,}")
+        missing = "not known before everything is read" if details.missing is None else f"{details.missing:,}"
+        say(f"Records missing by the API's own count: {missing}")
     _show_table(target, is_unreadable=is_unreadable)
     if sample is not None:
-        _show_rows(sample)
+        print("\nRows")
+        print_columns([dict(zip(sample.columns, row, strict=True)) for row in sample.rows], sample.why)
+        if sample.hidden:
+            say(f"Not read because of their names: {', '.join(sample.hidden)}")
     print("\nWebhooks")
     say(f"airflow rfr triggers list --target {status.table}")
 
 
 def _show_load(status: TableStatus, header: LedgerHeader, details: RefreshDetails | None) -> None:
+    """Print the amounts of the refresh, and the run that works on it."""
     from airflow_provider_rfr.refresh.state import duration_in_words, rate_in_words, size_in_words
+    from airflow_provider_rfr.streams.repeats import in_words
 
     content = status.to_json()
     if status.percent is not None:
@@ -160,11 +179,6 @@ def _show_load(status: TableStatus, header: LedgerHeader, details: RefreshDetail
         "Ledger": f"{status.ledger}, {size}",
     }
     _show_facts("Load", facts)
-
-
-def _show_run(status: TableStatus, header: LedgerHeader) -> None:
-    from airflow_provider_rfr.streams.repeats import in_words
-
     rounds = quantity(header.rounds, "round")
     facts = {
         "Attempts": f"{header.attempts:,}, {rounds}, last commit {_when(header.committed_at)}",
@@ -186,8 +200,23 @@ def _show_facts(title: str, facts: Mapping[str, Any]) -> None:
 def _show_pages(status: TableStatus, header: LedgerHeader, details: RefreshDetails | None) -> None:
     """Print the attempts, the generations, and the partitions that are unfinished or took longest."""
     from airflow_provider_rfr.refresh.state import duration_in_words
+    from airflow_provider_rfr.streams.repeats import in_words
 
-    _show_part("Attempts", _attempts(status))
+    attempts = [
+        {
+            "attempt": attempt.epoch,
+            "outcome": attempt.outcome,
+            "began": f"{attempt.began_at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}",
+            "duration": duration_in_words(attempt.seconds),
+            "pages": f"{attempt.pages:,}",
+            "retried errors": in_words(attempt.retried),
+            # The page in Airflow has a link to the log here.
+            "log": _run_of(attempt) + (f", try {attempt.try_number}" if attempt.try_number else ""),
+            "error": attempt.error,
+        }
+        for attempt in status.attempts
+    ]
+    _show_part("Attempts", attempts)
     _show_part("Generations", _generations(status))
     if details is None or header.partitions <= 1:
         return
@@ -204,30 +233,6 @@ def _show_pages(status: TableStatus, header: LedgerHeader, details: RefreshDetai
             for span in spans
         ]
         _show_part(title, rows)
-
-
-def _show_incremental(status: TableStatus, sync: SyncFacts | None) -> None:
-    published = status.last_publish
-    changes = None if published is None else published.changes
-    if sync is None and changes is None:
-        return
-    print("\nIncremental sync")
-    if sync is not None:
-        say(f"State: {sync.sentence}" + ("" if sync.changed_at is None else f"; changed {_when(sync.changed_at)}"))
-    if published is not None and changes is not None:
-        counts = ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in changes.items())
-        say(f"Records of generation {published.generation}: {counts}")
-
-
-def _show_checks(header: LedgerHeader, details: RefreshDetails) -> None:
-    print("\nChecks")
-    say(f"Rows compared with the previous refresh: {header.compared_rows}")
-    say("Publish refused: " + (f"yes: {header.error or ''}" if header.refused_under else "no"))
-    say(f"Overlap checks: {header.overlap_checks:,}")
-    sampled = "at least " if details.files_read < details.files else ""
-    say(f"Pages skipped because of ignored errors: {sampled}{details.skipped:,}")
-    missing = "not known before everything is read" if details.missing is None else f"{details.missing:,}"
-    say(f"Records missing by the API's own count: {missing}")
 
 
 def _show_table(target: TableFacts | None, *, is_unreadable: bool) -> None:
@@ -258,13 +263,6 @@ def _sample(catalog: Catalog, name: str) -> TableSample:
         return TableSample(why=f"The rows of the table can't be read: {type(error).__name__}")
 
 
-def _show_rows(sample: TableSample) -> None:
-    print("\nRows")
-    print_columns([dict(zip(sample.columns, row, strict=True)) for row in sample.rows], sample.why)
-    if sample.hidden:
-        say(f"Not read because of their names: {', '.join(sample.hidden)}")
-
-
 def _show_part(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     if rows:
         print(f"\n{title}")
@@ -282,26 +280,6 @@ def _when(at: datetime) -> str:
 
 def _run_of(header: LedgerHeader | PastGeneration | PastAttempt) -> str:
     return "/".join(part for part in (header.dag_id, header.dag_run_id, header.task_id) if part)
-
-
-def _attempts(status: TableStatus) -> list[dict[str, Any]]:
-    """Return the attempts as rows, like the page in Airflow; in place of the link to a log, its run and its try."""
-    from airflow_provider_rfr.refresh.state import duration_in_words
-    from airflow_provider_rfr.streams.repeats import in_words
-
-    return [
-        {
-            "attempt": attempt.epoch,
-            "outcome": attempt.outcome,
-            "began": f"{attempt.began_at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}",
-            "duration": duration_in_words(attempt.seconds),
-            "pages": f"{attempt.pages:,}",
-            "retried errors": in_words(attempt.retried),
-            "log": _run_of(attempt) + (f", try {attempt.try_number}" if attempt.try_number else ""),
-            "error": attempt.error,
-        }
-        for attempt in status.attempts
-    ]
 
 
 def _generations(status: TableStatus) -> list[dict[str, Any]]:
@@ -510,37 +488,34 @@ def expire(args: Namespace) -> int:
 
     Exit code 1 if files could not be deleted, or a table could not be expired: run it again.
     """
-    from airflow_provider_rfr.lake.expiry import KIND
+    from airflow_provider_rfr.lake.catalog import load_table
+    from airflow_provider_rfr.lake.expiry import HOLD, KIND
 
     catalog, names = _tables(args, KIND)
     if args.release:
-        _check_holders(catalog, names, args)
+        # Before anything is released: each named table has the holds; without names, some table has.
+        holders = {}
+        for name in names:
+            table = load_table(catalog, name)
+            properties = () if table is None else table.properties
+            holders[name] = {key.removeprefix(HOLD) for key in properties if key.startswith(HOLD)}
+        places = holders if args.tables else {"any table": set().union(*holders.values())}
+        for place, known in places.items():
+            if unknown := [holder for holder in args.release if holder not in known]:
+                remedy = f"one of {', '.join(sorted(known))}" if known else "nothing holds any"
+                problem = f"nothing called {unknown[0]!r} holds snapshots of {place}"
+                raise ConfigurationError("--release", problem, remedy)
     rows, failed = _of_each(names, lambda name: _expired(catalog, name, args))
     print_value(rows, args, "no table here is ours")
     if not (args.tables or args.dry_run):
-        _append_history(args, catalog)
+        from airflow_provider_rfr.history import History
+        from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+
+        hook = ControlStoreHook(args.control_store_conn_id)
+        if hook.is_there():
+            with closing(hook.get_store()) as store:
+                History(store, catalog).maintain(always=True)
     return 1 if failed or any(row["undeleted"] for row in rows) else 0
-
-
-def _check_holders(catalog: Catalog, names: Sequence[str], args: Namespace) -> None:
-    """Check, before anything is released, that each named table has the holds; without names, that some table has.
-
-    :raises ConfigurationError: there is no such holder
-    """
-    from airflow_provider_rfr.lake.catalog import load_table
-    from airflow_provider_rfr.lake.expiry import HOLD
-
-    holders = {}
-    for name in names:
-        table = load_table(catalog, name)
-        properties = () if table is None else table.properties
-        holders[name] = {key.removeprefix(HOLD) for key in properties if key.startswith(HOLD)}
-    places = holders if args.tables else {"any table": set().union(*holders.values())}
-    for place, known in places.items():
-        if unknown := [holder for holder in args.release if holder not in known]:
-            remedy = f"one of {', '.join(sorted(known))}" if known else "nothing holds any"
-            problem = f"nothing called {unknown[0]!r} holds snapshots of {place}"
-            raise ConfigurationError("--release", problem, remedy)
 
 
 def _expired(catalog: Catalog, name: str, args: Namespace) -> list[dict[str, Any]]:
@@ -606,18 +581,20 @@ def drop_ledgers(args: Namespace) -> int:
         return [part_ledger for part_ledger in part_ledgers(catalog, name) if part_ledger.is_expired(seconds)]
 
     dropped, failed = _of_each(names, dropped_of)
-    print_value([_ledger_row(ledger) for ledger in dropped], args, "no ledger of a part is that old")
+    rows: list[dict[str, Any]] = []
+    for ledger in dropped:
+        rows.append({"ledger": ledger.table, "idle_days": round(ledger.idle / 86400, 1)})
+        if (header := ledger.header) is not None:
+            rows[-1] |= {
+                "replace_where": header.replace_where,
+                "generation": header.generation,
+                "state": header.state.value,
+                "run": header.dag_run_id and f"{header.dag_id}/{header.dag_run_id}/{header.task_id}",
+                "rows": header.published_rows,
+                "last_commit": header.committed_at.astimezone(timezone.utc).isoformat(timespec="seconds"),
+            }
+    print_value(rows, args, "no ledger of a part is that old")
     return 1 if failed else 0
-
-
-def _append_history(args: Namespace, catalog: Catalog) -> None:
-    from airflow_provider_rfr.history import History
-    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-
-    hook = ControlStoreHook(args.control_store_conn_id)
-    if hook.is_there():
-        with closing(hook.get_store()) as store:
-            History(store, catalog).maintain(always=True)
 
 
 def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:
@@ -628,19 +605,3 @@ def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:
     catalog = lake_of(args)
     named = [check_identifier(table, "table") for table in args.tables or ()]
     return catalog, named or tables_with_property(catalog, key)
-
-
-def _ledger_row(ledger: PartLedger) -> dict[str, Any]:
-    header = ledger.header
-    row = {"ledger": ledger.table, "idle_days": round(ledger.idle / 86400, 1)}
-    if header is None:
-        return row
-    return {
-        **row,
-        "replace_where": header.replace_where,
-        "generation": header.generation,
-        "state": header.state.value,
-        "run": header.dag_run_id and f"{header.dag_id}/{header.dag_run_id}/{header.task_id}",
-        "rows": header.published_rows,
-        "last_commit": header.committed_at.astimezone(timezone.utc).isoformat(timespec="seconds"),
-    }

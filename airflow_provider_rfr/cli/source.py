@@ -6,14 +6,14 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.cli.common import command, config_of, plain, print_data, print_error, print_schema
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.http.redaction import redact
-from airflow_provider_rfr.numbers import dumps
+from airflow_provider_rfr.numbers import dumps, read_number
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.read import ConnectorStateManager
@@ -96,7 +96,7 @@ def source_of(file: Path, args: Namespace) -> dict[str, Any]:
 def _states(file: Path) -> list[Any]:
     """Return the states of a file, in the form of Airbyte's protocol; none if there is no such file yet."""
     try:
-        states = json.loads(file.read_text(encoding="utf-8"))
+        states = json.loads(file.read_text(encoding="utf-8"), parse_float=read_number)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -130,7 +130,31 @@ def schema(args: Namespace) -> None:
 @command
 def connection(args: Namespace) -> None:
     """Print the fields of the connection that a manifest needs, by its specification."""
-    rows = list(_connection_rows(args.file))
+    from airflow_provider_rfr.streams.airbyte.source import whole_manifest
+    from airflow_provider_rfr.streams.airbyte.spec import config_fields, connection_field, specification
+    from airflow_provider_rfr.streams.loader import is_manifest
+
+    manifest = whole_manifest({"manifest": args.file})["manifest"]
+    if not is_manifest(args.file):
+        remedy = "a definition names its settings itself, as {{ config.NAME }}"
+        raise ConfigurationError("file", f"{args.file} is no manifest of Airbyte", remedy)
+    rows: list[dict[str, Any]] = []
+    for config_field in config_fields(specification(manifest)):
+        name = connection_field(config_field.place, secret=config_field.is_secret)
+        if name == "password" and any(row["field"] == name for row in rows):
+            # A connection has one password; further secrets get names.
+            name = f"extra.secrets.{config_field.place[0]}"
+        rows.append(
+            {
+                "field": name,
+                "config": ".".join(config_field.place),
+                "secret": config_field.is_secret,
+                "required": config_field.is_required,
+                "type": config_field.kind,
+                "title": config_field.title,
+                "choice": config_field.choice,
+            }
+        )
     if print_data({"conn_type": "rfr_api", "fields": rows}, args):
         return
     print("A connection of type rfr_api, whose id is the operator's api_conn_id; extra is a JSON object:")
@@ -140,30 +164,3 @@ def connection(args: Namespace) -> None:
         print(f"  {row['field']}: {row['config']}{of} ({', '.join(marks)}) {row['title']}".rstrip())
     if not rows:
         print("  nothing: the manifest specifies no configuration")
-
-
-def _connection_rows(file: Path) -> Iterator[dict[str, Any]]:
-    from airflow_provider_rfr.streams.airbyte.source import whole_manifest
-    from airflow_provider_rfr.streams.airbyte.spec import config_fields, connection_field, specification
-    from airflow_provider_rfr.streams.loader import is_manifest
-
-    manifest = whole_manifest({"manifest": file})["manifest"]
-    if not is_manifest(file):
-        remedy = "a definition names its settings itself, as {{ config.NAME }}"
-        raise ConfigurationError("file", f"{file} is no manifest of Airbyte", remedy)
-    used = set()
-    for config_field in config_fields(specification(manifest)):
-        field = connection_field(config_field.place, secret=config_field.is_secret)
-        if field == "password" and field in used:
-            # A connection has one password; further secrets get names.
-            field = f"extra.secrets.{config_field.place[0]}"
-        used.add(field)
-        yield {
-            "field": field,
-            "config": ".".join(config_field.place),
-            "secret": config_field.is_secret,
-            "required": config_field.is_required,
-            "type": config_field.kind,
-            "title": config_field.title,
-            "choice": config_field.choice,
-        }

@@ -81,13 +81,29 @@ _Work: TypeAlias = Callable[[], StreamCheck]
 
 @command
 def check(args: Namespace) -> int:
-    """Check the streams one after another. Exit code 1 if one of them fails."""
+    """Check the streams one after another. Exit code 1 if one of them fails.
+
+    Without a request, a manifest needs no configuration: its streams are checked with a made-up one.
+    """
     source = source_of(args.file, args)
+    works: list[tuple[str, _Work]]
     if args.offline and "manifest" in source:
-        works = _of_manifest(source, args)
+        from airflow_provider_rfr.streams.airbyte.source import check_manifest, whole_manifest
+        from airflow_provider_rfr.streams.airbyte.spec import sample_config, specification
+
+        whole = whole_manifest(source)
+        if args.config is None and args.api_conn_id is None:
+            whole["config"] = sample_config(specification(whole["manifest"]))
+            if whole["config"]:
+                print(f"made-up values of {', '.join(whole['config'])}; --config FILE gives others", file=sys.stderr)
+        reports = check_manifest(whole)
+        works = [(report.name, partial(_of_report, report)) for report in reports if args.stream in (None, report.name)]
+        if not works and args.stream is not None:
+            remedy = suggestion(args.stream, [report.name for report in reports])
+            raise ConfigurationError("streams", f"the source has no stream {args.stream!r}", remedy)
     else:
         names = [args.stream] if args.stream is not None else _names(source)
-        works = [(name, partial(_of_stream if args.offline else _of_first_page, source, name)) for name in names]
+        works = [(name, partial(_of_stream, source, name, offline=args.offline)) for name in names]
     checks = [_checked(source, name, work) for name, work in works]
     if not print_data({"streams": [asdict(one) for one in checks]}, args):
         print_columns([_row(one, offline=args.offline) for one in checks], "the source has no streams")
@@ -122,27 +138,6 @@ def _names(source: Mapping[str, Any]) -> list[str]:
         raise ConfigurationError("source.class", problem, _REMEDY) from None
 
 
-def _of_manifest(source: Mapping[str, Any], args: Namespace) -> list[tuple[str, _Work]]:
-    """Return the checks of a manifest's streams without a request, with a made-up configuration if none is given.
-
-    :raises ConfigurationError: the manifest or the configuration is wrong, or there is no such stream
-    """
-    from airflow_provider_rfr.streams.airbyte.source import check_manifest, whole_manifest
-    from airflow_provider_rfr.streams.airbyte.spec import sample_config, specification
-
-    whole = whole_manifest(source)
-    if args.config is None and args.api_conn_id is None:
-        whole["config"] = sample_config(specification(whole["manifest"]))
-        if whole["config"]:
-            print(f"made-up values of {', '.join(whole['config'])}; --config FILE gives others", file=sys.stderr)
-    reports = check_manifest(whole)
-    named = [report for report in reports if args.stream in (None, report.name)]
-    if not named and args.stream is not None:
-        names = [report.name for report in reports]
-        raise ConfigurationError("streams", f"the source has no stream {args.stream!r}", suggestion(args.stream, names))
-    return [(report.name, partial(_of_report, report)) for report in named]
-
-
 def _checked(source: Mapping[str, Any], name: str, check_stream: _Work) -> StreamCheck:
     """Check one stream. A failure is returned as a result, so that the other streams are checked, too."""
     from airflow_provider_rfr.refresh.config import secret_values
@@ -165,18 +160,20 @@ def _checked(source: Mapping[str, Any], name: str, check_stream: _Work) -> Strea
     return StreamCheck(name, ok=False, problem=redact(problem, secret_values(source["secrets"])))
 
 
-def _of_first_page(source: Mapping[str, Any], name: str) -> StreamCheck:
-    """Return the check of a stream by its first page.
+def _of_stream(source: Mapping[str, Any], name: str, *, offline: bool) -> StreamCheck:
+    """Return the check of a stream by its first page, or by its declarations alone if offline.
 
-    :raises ConfigurationError: the key is missing in all records, or a table can't have the columns
+    :raises ConfigurationError: it can't be built, the key is missing in all records, or a table can't have the columns
     :raises TypeMismatchError: values do not fit their columns
     """
     from airflow_provider_rfr.hooks.api import read_first_page
     from airflow_provider_rfr.lake.schemas import listed
     from airflow_provider_rfr.refresh.column_rules import ColumnRules
     from airflow_provider_rfr.refresh.pages import check_key_of_page
+    from airflow_provider_rfr.streams.loader import load_stream
+    from airflow_provider_rfr.streams.paged import as_paged
 
-    stream, page = read_first_page(source, name)
+    stream, page = (as_paged(load_stream(source, name)), None) if offline else read_first_page(source, name)
     records = () if page is None else page.records
     check_key_of_page(stream.primary_key, records)
     problem = "" if page is None or not page.skipped else f"the page was left out by an error rule: {page.skipped}"
@@ -195,18 +192,6 @@ def _of_first_page(source: Mapping[str, Any], name: str) -> StreamCheck:
     )
 
 
-def _of_stream(source: Mapping[str, Any], name: str) -> StreamCheck:
-    """Return the check of a stream by its declarations.
-
-    :raises ConfigurationError: it can't be built, or a table can't have the columns
-    """
-    from airflow_provider_rfr.streams.loader import load_stream
-    from airflow_provider_rfr.streams.paged import as_paged
-
-    stream = as_paged(load_stream(source, name))
-    return replace(_facts(stream), columns=tuple(_columns(stream, ())))
-
-
 def _of_report(report: StreamReport) -> StreamCheck:
     """Return the check of a manifest's stream by its report.
 
@@ -220,7 +205,7 @@ def _of_report(report: StreamReport) -> StreamCheck:
     return replace(_facts_of_report(report), columns=tuple(_column(column, declared=True) for column in declared))
 
 
-def _facts(stream: PagedStream, *, is_of_manifest: bool = False) -> StreamCheck:
+def _facts(stream: PagedStream, *, is_of_manifest: bool) -> StreamCheck:
     """Return the part of the check that the stream's declarations give, without columns."""
     if is_of_manifest:
         from airflow_provider_rfr.streams.airbyte.source import ManifestStream
@@ -228,8 +213,13 @@ def _facts(stream: PagedStream, *, is_of_manifest: bool = False) -> StreamCheck:
         assert isinstance(stream, ManifestStream)
         return _facts_of_report(stream.report())
     from airflow_provider_rfr.streams.core import key_paths
+    from airflow_provider_rfr.streams.incremental import writes_of
 
-    incremental, why = _incremental(stream)
+    incremental: Sequence[str] = ()
+    if stream.incremental is None:
+        why = "; ".join(stream.why_not_incremental)
+    else:
+        incremental, why = writes_of(bool(stream.primary_key), f"by {stream.incremental.column.name}")
     return StreamCheck(
         stream.name,
         _table(stream.name),
@@ -261,16 +251,6 @@ def _table(stream: str) -> str:
     from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of
 
     return table_of(stream, f"_.{STREAM_PLACE}").removeprefix("_.")
-
-
-def _incremental(stream: PagedStream) -> tuple[Sequence[str], str]:
-    """Return the ways to write an incremental sync with the cursor column, or none with the reason."""
-    from airflow_provider_rfr.streams.incremental import writes_of
-
-    if stream.incremental is None:
-        problem, remedy = stream.why_not_incremental
-        return (), f"{problem}; {remedy}"
-    return writes_of(bool(stream.primary_key), f"by {stream.incremental.column.name}")
 
 
 def _columns(stream: PagedStream, records: Sequence[Mapping[str, Any]]) -> Iterator[CheckedColumn]:

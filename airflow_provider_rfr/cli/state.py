@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.common import answered, lake_command, lake_of, print_data, say
 from airflow_provider_rfr.exceptions import ConfigurationError
-
-if TYPE_CHECKING:
-    from airflow_provider_rfr.streams.core import Stream
 
 
 @lake_command
@@ -67,6 +62,7 @@ def import_state(args: Namespace) -> None:
     from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.operators.connections import api_addresses
     from airflow_provider_rfr.refresh.foreign_states import check_table, choose, converted, states_in
+    from airflow_provider_rfr.streams.loader import load_stream, load_streams
     from airflow_provider_rfr.streams.paged import as_paged
 
     table = check_identifier(args.table, "table")
@@ -79,31 +75,22 @@ def import_state(args: Namespace) -> None:
     if foreign.tool == "dlt" and "manifest" in source:
         remedy = "use a definition of ours as the source, or a full refresh"
         raise ConfigurationError("--source", "a manifest can't continue the state of a dlt pipeline", remedy)
-    stream = as_paged(_stream_of(source, args.name, chosen))
+    try:
+        loaded = load_stream(source, args.name or chosen)
+    except ConfigurationError:
+        # All streams are built only to tell their names, because a source may have hundreds.
+        if args.name is not None or chosen in (names := load_streams(source)):
+            raise
+        problem = f"is needed: the source has no stream {chosen!r}"
+        raise ConfigurationError("--as", problem, f"one of {', '.join(names)}") from None
+    stream = as_paged(loaded)
     state = converted(foreign, stream)
     # Without the name of the API to which the connection leads now, this would count as a state of the former API.
-    if names := [place["upstream"] for place in api_addresses(args.api_conn_id) if "upstream" in place]:
-        state = replace(state, rules={**state.rules, "upstream": names[-1]})
+    if upstreams := [place["upstream"] for place in api_addresses(args.api_conn_id) if "upstream" in place]:
+        state = replace(state, rules={**state.rules, "upstream": upstreams[-1]})
     catalog = lake_of(args)
     answered(lambda: check_table(stream, load_existing(catalog, table)))
     snapshot_id = answered(lambda: write_state(catalog, table, state))
     if not print_data({"table": table, "snapshot_id": str(snapshot_id), "state": state.to_json()}, args):
         print(json.dumps(state.to_json(), indent=2))
         say(f"Set the state of {table} in snapshot {snapshot_id}; the next sync starts from it")
-
-
-def _stream_of(source: Mapping[str, Any], name: str | None, chosen: str) -> Stream:
-    """Load the stream of this name, or else the one with the name of the chosen state.
-
-    :raises ConfigurationError: there is none
-    """
-    from airflow_provider_rfr.streams.loader import load_stream, load_streams
-
-    try:
-        return load_stream(source, name or chosen)
-    except ConfigurationError:
-        # All streams are built only to tell their names, because a source may have hundreds.
-        if name is not None or chosen in (streams := load_streams(source)):
-            raise
-    problem = f"is needed: the source has no stream {chosen!r}"
-    raise ConfigurationError("--as", problem, f"one of {', '.join(streams)}")

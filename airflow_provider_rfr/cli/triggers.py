@@ -26,8 +26,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 from airflow_provider_rfr.store.engine import instant
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.hooks.webhooks import WebhookHook
-    from airflow_provider_rfr.store.deliveries import Delivery, EndpointKey, EndpointRow, Selection
+    from airflow_provider_rfr.store.deliveries import EndpointKey, Selection
 
 
 @command
@@ -83,7 +82,9 @@ def seal(args: Namespace) -> None:
 @lake_command
 def deliver(args: Namespace) -> int:
     """Enqueue and deliver due deliveries, once; exit code 1 if one became a dead letter or was refused."""
-    hook = _hook(args)
+    from airflow_provider_rfr.hooks.webhooks import WebhookHook
+
+    hook = WebhookHook(args.path, args.lake_conn_id, args.control_store_conn_id)
     tables = args.target or hook.all_tables()
     enqueued = hook.enqueue(tables, args.start_from)
     summary = hook.deliver(tables)
@@ -127,8 +128,28 @@ def list_deliveries(args: Namespace) -> None:
     limit = limit_of(args)
     store, selection = _selected(args)
     newest = operations.deliveries(store, selection, limit)
-    rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
-    shown = [_row(delivery, rows.get(delivery.key)) for delivery in newest]
+    endpoints = {row.key: row for row in operations.endpoints(store, _lake(args))}
+    shown = []
+    for delivery in newest:
+        is_pending, hold_reason = delivery.state == "pending", None
+        endpoint = endpoints.get(delivery.key) if is_pending else None
+        if endpoint is not None and endpoint.disabled_at is not None:
+            hold_reason = f"the endpoint is disabled: {endpoint.disabled_reason}"
+        elif endpoint is not None and endpoint.paused_at is not None:
+            hold_reason = "the endpoint is paused"
+        is_due = is_pending and not hold_reason
+        row = {
+            "id": delivery.id,
+            "table": delivery.key.table,
+            "trigger": delivery.key.name,
+            "state": delivery.state,
+            "attempts": delivery.attempts,
+            "sequence": delivery.sequence,
+            "status": delivery.status,
+            "due": instant(delivery.due_at).isoformat(timespec="seconds") if is_due else None,
+            "detail": hold_reason or delivery.detail,
+        }
+        shown.append(row)
     if not print_data(shown, args):
         print_columns(shown, "there are no such deliveries")
 
@@ -172,12 +193,6 @@ def _change_endpoint(args: Namespace, change: Callable[[Any, Sequence[EndpointKe
     change(store, [key])
     if not print_data({"endpoint": str(key), "state": state}, args):
         print(f"{key}: {state}")
-
-
-def _hook(args: Namespace) -> WebhookHook:
-    from airflow_provider_rfr.hooks.webhooks import WebhookHook
-
-    return WebhookHook(args.path, args.lake_conn_id, args.control_store_conn_id)
 
 
 def _store(args: Namespace) -> Any:
@@ -233,25 +248,6 @@ def _change(
     for delivery_id, reason in refused.items():
         print(f"{delivery_id}: {reason}", file=sys.stderr)
     return 1 if refused else 0
-
-
-def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str | int | None]:
-    is_pending, hold_reason = delivery.state == "pending", None
-    if is_pending and endpoint is not None and endpoint.disabled_at is not None:
-        hold_reason = f"the endpoint is disabled: {endpoint.disabled_reason}"
-    elif is_pending and endpoint is not None and endpoint.paused_at is not None:
-        hold_reason = "the endpoint is paused"
-    return {
-        "id": delivery.id,
-        "table": delivery.key.table,
-        "trigger": delivery.key.name,
-        "state": delivery.state,
-        "attempts": delivery.attempts,
-        "sequence": delivery.sequence,
-        "status": delivery.status,
-        "due": instant(delivery.due_at).isoformat(timespec="seconds") if is_pending and not hold_reason else None,
-        "detail": hold_reason or delivery.detail,
-    }
 
 
 def _text(path: Path, name: str) -> str:

@@ -124,44 +124,37 @@ class HttpProtocol(asyncio.Protocol):
             self._finished()
 
     def data_received(self, data: bytes) -> None:
+        """Answer the requests that are complete."""
         self._received += data
         while not self._busy and not self._closing and self._received:
-            if not self._take():
+            end = self._received.find(_END)
+            if end < 0:
+                if len(self._received) > _LARGEST_HEAD:
+                    self._transport.abort()
                 return
-
-    def _take(self) -> bool:
-        """Answer the next request; return False if it is not complete yet."""
-        end = self._received.find(_END)
-        if end < 0:
-            if len(self._received) > _LARGEST_HEAD:
-                self._transport.abort()
-            return False
-        first, *lines = self._received[:end].decode("latin-1").split("\r\n")
-        method, target, *_ = [*first.split(" "), ""]
-        fields = (line.partition(":") for line in lines)
-        headers = {name.strip().lower(): value.strip() for name, _, value in fields}
-        stop = end + len(_END) + int(headers.get("content-length", 0))
-        if len(self._received) < stop:
-            return False
-        body, self._received = self._received[end + len(_END) : stop], self._received[stop:]
-        self._busy = True
-        self._closing = headers.get("connection", "").lower() == "close"
-        self._answer(ReceivedRequest(method, target, headers, body))
-        return True
-
-    def _answer(self, request: ReceivedRequest) -> None:
-        handle = administer if request.target.startswith(_PREFIX) else SampleApp.serve
-        try:
-            delivery = handle(self._app, request)
-        except Exception as error:  # noqa: BLE001 - show the client an error of the sample API
-            delivery = ReplyPlan(error_reply(500, f"sample API: {error!r}"))
-        self._current = delivery
-        if delivery.subscribe is not None:
-            delivery.subscribe(self._send)
-        elif delivery.delay > 0:
-            self._later(delivery.delay, self._send)
-        else:
-            self._send()
+            first, *lines = self._received[:end].decode("latin-1").split("\r\n")
+            method, target, *_ = [*first.split(" "), ""]
+            fields = (line.partition(":") for line in lines)
+            headers = {name.strip().lower(): value.strip() for name, _, value in fields}
+            stop = end + len(_END) + int(headers.get("content-length", 0))
+            if len(self._received) < stop:
+                return
+            body, self._received = self._received[end + len(_END) : stop], self._received[stop:]
+            self._busy = True
+            self._closing = headers.get("connection", "").lower() == "close"
+            request = ReceivedRequest(method, target, headers, body)
+            handle = administer if target.startswith(_PREFIX) else SampleApp.serve
+            try:
+                delivery = handle(self._app, request)
+            except Exception as error:  # noqa: BLE001 - show the client an error of the sample API
+                delivery = ReplyPlan(error_reply(500, f"sample API: {error!r}"))
+            self._current = delivery
+            if delivery.subscribe is not None:
+                delivery.subscribe(self._send)
+            elif delivery.delay > 0:
+                self._later(delivery.delay, self._send)
+            else:
+                self._send()
 
     def _later(self, seconds: float, callback: Callable[[], None]) -> None:
         def fire() -> None:

@@ -349,28 +349,21 @@ class SampleApp:
             delivery = self._faulty(host, path, query, entry, hits)
         else:
             delivery = self._delivery(self._page(host, path, query, PLAIN), entry)
-        if delivery.fault is None or delivery.fault.kind is FaultKind.DRIP:
-            self._note(path, query, delivery.reply)
+        reply, is_whole = delivery.reply, delivery.fault is None or delivery.fault.kind is FaultKind.DRIP
+        if is_whole and self._diary is not None and reply.page is not None and reply.status == 200:
+            body = orjson.loads(reply.body)
+            records = body if isinstance(body, list) else body["data"]
+            line = {
+                "at": time.time(),
+                "path": path,
+                "query": dict(query),
+                "page": reply.page,
+                "records": [[record["id"], record.get("revision", 0)] for record in records],
+            }
+            # Before the answer, unbuffered and in one call. So every page that a client received is in the file,
+            # whichever process was killed.
+            os.write(self._diary, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         return delivery
-
-    def _note(self, path: str, query: Mapping[str, str], reply: EncodedReply) -> None:
-        """Write a served page into the diary: time, path, query, page, and ``[id, revision]`` of each record.
-
-        The line is written *before* the answer, unbuffered and in one call. So every page that a client received is in
-        the file, whichever process was killed.
-        """
-        if self._diary is None or reply.page is None or reply.status != 200:
-            return
-        body = orjson.loads(reply.body)
-        records = body if isinstance(body, list) else body["data"]
-        line = {
-            "at": time.time(),
-            "path": path,
-            "query": dict(query),
-            "page": reply.page,
-            "records": [[record["id"], record.get("revision", 0)] for record in records],
-        }
-        os.write(self._diary, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def change(self, fault: Fault) -> None:
         """Change the data now instead of with the next request.

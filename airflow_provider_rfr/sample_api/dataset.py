@@ -254,11 +254,25 @@ class Dataset:
 
     def collection(self, path: str) -> Collection | None:
         """Return the collection at this path; None if the API has none."""
-        collection = self._collections.get(path)
-        if collection is None:
-            collection = self._new(path)
-            if collection is not None:
-                self._collections[path] = collection
+        sizes, collection = self.sizes, self._collections.get(path)
+        if collection is not None:
+            return collection
+        if path == "/customers":
+            collection = Collection(path, range(1, sizes.customers + 1), customer)
+        elif path == "/orders":
+            collection = Collection(path, range(1, sizes.records + 1), order)
+        elif path == "/invoices":
+            collection = Collection(path, range(1, sizes.records + 1), invoice)
+        elif path == _SHIPMENTS:
+            collection = ShipmentCollection(path, range(1, sizes.records + 1), shipment)
+        elif (match := _ORDERS_OF.fullmatch(path)) and int(match[1]) in self.parents():
+            numbers = range(int(match[1]), sizes.records + 1, max(sizes.customers, 1))
+            collection = Collection(path, numbers, order)
+        elif (match := _ITEMS_OF.fullmatch(path)) and int(match[1]) < sizes.partitions:
+            first = int(match[1]) * sizes.items_per_partition + 1
+            collection = Collection(path, range(first, first + sizes.items_per_partition), item)
+        if collection is not None:
+            self._collections[path] = collection
         return collection
 
     def family(self, path: str) -> list[Collection]:
@@ -313,26 +327,6 @@ class Dataset:
         if collection is None:
             raise KeyError(path)
         return collection
-
-    def _new(self, path: str) -> Collection | None:
-        sizes = self.sizes
-        if path == "/customers":
-            return Collection(path, range(1, sizes.customers + 1), customer)
-        if path == "/orders":
-            return Collection(path, range(1, sizes.records + 1), order)
-        if path == "/invoices":
-            return Collection(path, range(1, sizes.records + 1), invoice)
-        if path == _SHIPMENTS:
-            return ShipmentCollection(path, range(1, sizes.records + 1), shipment)
-        if match := _ORDERS_OF.fullmatch(path):
-            parent = int(match[1])
-            if parent in self.parents():
-                return Collection(path, range(parent, sizes.records + 1, max(sizes.customers, 1)), order)
-        if match := _ITEMS_OF.fullmatch(path):
-            first = int(match[1]) * sizes.items_per_partition + 1
-            if int(match[1]) < sizes.partitions:
-                return Collection(path, range(first, first + sizes.items_per_partition), item)
-        return None
 
 
 class Refusal(Exception):
@@ -421,7 +415,13 @@ def page_of(dataset: Dataset, path: str, query: Mapping[str, str], origin: str, 
     if path == "/orders":
         start, size = _integer(query, "offset", 0, 0), _size(query, "limit")
         return _reply(collection, start, size, {"offset": start, "limit": size, "total": total}, tweak)
-    return _linked(collection, query, origin, tweak)
+    number, size = _integer(query, "page", 1, 1), _size(query, "per_page")
+    last = max(-(-total // size), 1)
+    base = f"{origin}{path}?per_page={size}&page="
+    following = number if tweak.repeat_cursor else number + 1
+    links = [f'<{base}{following}>; rel="next"'] if following <= last else []
+    links.append(f'<{base}{last}>; rel="last"')
+    return _reply(collection, (number - 1) * size, size, None, tweak, headers={"Link": ", ".join(links)})
 
 
 def _by_cursor(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> EncodedReply:
@@ -465,16 +465,6 @@ def _moment(query: Mapping[str, str], name: str, default: datetime) -> datetime:
         return default if text is None else _moment_of(text)
     except ValueError as error:
         raise Refusal(400, f"{name} must be a time of ISO 8601, got {text!r}") from error
-
-
-def _linked(collection: Collection, query: Mapping[str, str], origin: str, tweak: Tweak) -> EncodedReply:
-    number, size = _integer(query, "page", 1, 1), _size(query, "per_page")
-    start, last = (number - 1) * size, max(-(-len(collection.numbers) // size), 1)
-    base = f"{origin}{collection.path}?per_page={size}&page="
-    following = number if tweak.repeat_cursor else number + 1
-    links = [f'<{base}{following}>; rel="next"'] if following <= last else []
-    links.append(f'<{base}{last}>; rel="last"')
-    return _reply(collection, start, size, None, tweak, headers={"Link": ", ".join(links)})
 
 
 def _reply(

@@ -71,7 +71,15 @@ def findings(sink: SinkSpec) -> Iterator[Problem]:
         return
     if not isinstance(settings.get(names[0]), str) or not settings[names[0]]:
         yield Problem("sink.settings", f"a sink to {sink.to} has settings.{names[0]}, a text")
-    if _holds_credentials(str(settings.get("path") or "")):
+    # Plans and the registry show the path, which may be an address.
+    try:
+        address = urlsplit(str(settings.get("path") or ""))
+    except ValueError:
+        holds_credentials = True
+    else:
+        names_of_query = (name for name, _ in parse_qsl(address.query))
+        holds_credentials = address.password is not None or any(map(is_secret, names_of_query))
+    if holds_credentials:
         remedy = "put them into the connection" if sink.to == "http" else "give them to the workers' file system"
         yield Problem("sink.settings.path", "settings.path holds credentials", remedy)
     for name in sorted(settings.keys() - set(names)):
@@ -80,12 +88,3 @@ def findings(sink: SinkSpec) -> Iterator[Problem]:
     for name, (fits, problem, remedy) in _CHECKS.items():
         if name in settings and not fits(settings[name]):
             yield Problem(f"sink.settings.{name}", f"{settings[name]!r} {problem}", remedy)
-
-
-def _holds_credentials(path: str) -> bool:
-    """Tell whether an address, which plans and the registry show, has a password or a parameter with a secret name."""
-    try:
-        parts = urlsplit(path)
-    except ValueError:
-        return True
-    return parts.password is not None or any(is_secret(name) for name, _ in parse_qsl(parts.query))

@@ -174,7 +174,7 @@ class FileSender:
         """Write the file unless it exists: an existing file is complete."""
         try:
             if not self._files.exists(f"{self._folder}/{batch.id}.{self._format}"):
-                self._write(f"{batch.id}.{self._format}", self._encoded(batch))
+                self._write(batch)
         except Exception as error:  # noqa: BLE001 - each file system has errors of its own; some print credentials
             why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             raise SinkDeliveryError(batch.sink, f"the file {batch.id} can't be written: {why}") from None
@@ -182,16 +182,16 @@ class FileSender:
     def close(self) -> None:
         """Do nothing: the sender holds no resources."""
 
-    def _encoded(self, batch: Batch) -> bytes:
-        if self._format == "jsonl":
-            return b"".join(dumps(row) + b"\n" for row in rows_of(batch.rows, batch.window.keys))
-        buffer = pa.BufferOutputStream()
-        marks = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
-        pq.write_table(batch.rows.replace_schema_metadata(marks), buffer, compression="zstd")
-        return bytes(buffer.getvalue())
-
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, batch: Batch) -> None:
+        name = f"{batch.id}.{self._format}"
         path = f"{self._folder}/{name}"
+        if self._format == "jsonl":
+            data = b"".join(dumps(row) + b"\n" for row in rows_of(batch.rows, batch.window.keys))
+        else:
+            buffer = pa.BufferOutputStream()
+            marks = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
+            pq.write_table(batch.rows.replace_schema_metadata(marks), buffer, compression="zstd")
+            data = bytes(buffer.getvalue())
         if self._protocols & _WHOLE:
             self._files.pipe_file(path, data)
             return
@@ -389,29 +389,10 @@ class Run:
     stop: Callable[[], bool]
 
     def go(self) -> SinkRun:
+        """Send until no rows are left, or until the run has to stop."""
         first = self._row()
         # Before anything is read, because a concurrent expiry must keep the snapshots that are still to be sent.
         hold_snapshots(self.catalog, self.source, self.identity, first)
-        done = self._send_all()
-        row = self._row()
-        # The cursor has moved, so snapshots that only this sink needed may expire now.
-        hold_snapshots(self.catalog, self.source, self.identity, row)
-        return SinkRun(row.batches - first.batches, row.rows - first.rows, row.cursor, done)
-
-    def move(self, **values: Any) -> None:
-        """Update columns of the sink's row under the lease; with ``held_reason``, set ``held_at``, too.
-
-        :raises SinkLeaseLostError: another run took the lease; nothing was written
-        """
-
-        def write(connection: Connection, now: int) -> None:
-            since = {"held_at": now} if "held_reason" in values else {}
-            sink_rows.move_sink(connection, self.identity, **values, **since)
-
-        self.lease.write(write)
-
-    def _send_all(self) -> bool:
-        """Send until no rows are left, or until the run has to stop, and return whether everything was sent."""
         while True:
             row = self._row()
             if row.held_at is not None:
@@ -429,7 +410,7 @@ class Run:
                 window = None if row.window is None or row.since is not None else SinkWindow.loads(row.window)
                 values = next_values(row, table, self.spec) if window is None else {}
                 if values is None or self.stop():
-                    return values is None
+                    break
                 if window is None:
                     self.move(**values)
                 else:
@@ -438,6 +419,22 @@ class Run:
                 problem = f"rows that it has not sent can't be known any more: {error}"
                 self.move(**hold_values(problem, None))
                 raise CursorExpiredError(row.name, problem, _DECIDE) from None
+        row = self._row()
+        # The cursor has moved, so snapshots that only this sink needed may expire now.
+        hold_snapshots(self.catalog, self.source, self.identity, row)
+        return SinkRun(row.batches - first.batches, row.rows - first.rows, row.cursor, done=values is None)
+
+    def move(self, **values: Any) -> None:
+        """Update columns of the sink's row under the lease; with ``held_reason``, set ``held_at``, too.
+
+        :raises SinkLeaseLostError: another run took the lease; nothing was written
+        """
+
+        def write(connection: Connection, now: int) -> None:
+            since = {"held_at": now} if "held_reason" in values else {}
+            sink_rows.move_sink(connection, self.identity, **values, **since)
+
+        self.lease.write(write)
 
     def _row(self) -> SinkRow:
         with self.store.read() as connection:

@@ -205,7 +205,13 @@ _SENDS: Final = (SnapshotKind.ADDS_ROWS, SnapshotKind.CHANGES_ROWS)
 def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, Any] | None:
     """Return the values to store for a sink without a window: a window, a cursor or a hold; None if all is sent."""
     if row.since is not None:
-        return _from_now_on(row, table, row.since)
+        # The cursor passes the rows that must not be sent; a cursor that is further stays.
+        is_made_anew = row.deploy_id is not None and row.physical not in (None, table.uuid)
+        cursor = None if is_made_anew else table.last_of(row.deploy_id) or table.last_before(row.since)
+        at = row.cursor if row.window is None else SinkWindow.loads(row.window).needs
+        is_behind = row.physical == table.uuid and at is not None and table.has_passed(cursor, at)
+        moved = {} if is_behind else cursor_at(cursor, table)
+        return {**moved, "since": None, "deploy_id": None, "physical": table.uuid}
     size, is_diff = int(spec.settings.get("batch_size", _SIZES[spec.to])), spec.settings.get("emit") == "diff"
     window = partial(_window, row, table, spec, size)
     if row.cursor is None:
@@ -245,16 +251,6 @@ def hold_values(reason: str, behind: int | None) -> dict[str, Any]:
     :param behind: the snapshot after which the sink continues if the decision is ``resume_from_new``
     """
     return {"held_reason": reason, "behind": behind, "deploy_id": None, "window": None}
-
-
-def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]:
-    """Return the values that move the cursor past the rows that must not be sent; a cursor that is further stays."""
-    is_made_anew = row.deploy_id is not None and row.physical not in (None, table.uuid)
-    cursor = None if is_made_anew else table.last_of(row.deploy_id) or table.last_before(since)
-    at = row.cursor if row.window is None else SinkWindow.loads(row.window).needs
-    is_behind = row.physical == table.uuid and at is not None and table.has_passed(cursor, at)
-    moved = {} if is_behind else cursor_at(cursor, table)
-    return {**moved, "since": None, "deploy_id": None, "physical": table.uuid}
 
 
 def _last_added(line: Sequence[Increment], skipped: Collection[SnapshotKind], size: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from airflow_provider_rfr.lake.sample import TableSample
-    from airflow_provider_rfr.refresh.inspection import RefreshDetails
-    from airflow_provider_rfr.refresh.past import PastGeneration
     from airflow_provider_rfr.web.access import Viewer
     from airflow_provider_rfr.web.lakes import LakeRefresh, Latest, Snapshot
 
@@ -194,7 +192,7 @@ def make_app() -> FastAPI:
         title="Resumable full refresh",
         openapi_url=None,
         lifespan=_lifespan,
-        exception_handlers={StarletteHTTPException: _explained, RequestValidationError: _incomplete},
+        exception_handlers={StarletteHTTPException: _explained, RequestValidationError: _explained},
     )
     app.state.lakes = Lakes()
     app.include_router(_routes)
@@ -209,6 +207,8 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 async def _explained(request: Request, error: Any) -> Response:
     """Return an error as a page, because it is shown in a frame."""
+    if isinstance(error, RequestValidationError):
+        return page(request, "error.html", 422, message="This address is not complete.", is_passing=False, login="")
     # Airflow's answer to a session that another secret signed, as after a change of [api_auth] jwt_secret.
     is_stranger = error.status_code == 401 or error.detail == _FOREIGN_SESSION
     answer = page(
@@ -221,10 +221,6 @@ async def _explained(request: Request, error: Any) -> Response:
     )
     answer.headers.update(error.headers or {})
     return answer
-
-
-async def _incomplete(request: Request, _error: Any) -> Response:
-    return page(request, "error.html", 422, message="This address is not complete.", is_passing=False, login="")
 
 
 @_routes.get("/", response_class=HTMLResponse)
@@ -266,16 +262,20 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
 
     def answer() -> Response:
         actions, has_form = actions_on(refresh.status, viewer)
+        header, history = refresh.status.header, history_for(refresh, viewer)
+        known = details.value
         return page(
             request,
             "refresh.html",
             problems=viewer.sentences_of(snapshot.problems_of(lake)),
             refresh=refresh,
-            **_drawn(refresh, history_for(refresh, viewer), details.value),
+            history=history,
+            history_charts=charts.generations(history),
+            curve=None if known is None or header is None else charts.pages_over_time(known, header.opened_at),
             attempts=attempts_for(refresh, viewer),
             schedule=None if (dag_id := dag_of(refresh)) is None else schedule_of(dag_id),
             snippets=display.snippets(refresh.status.table, lakes.settings(lake) if viewer.reads_assets else None),
-            other_run=run_id if refresh.status.header and run_id != refresh.status.header.dag_run_id else "",
+            other_run=run_id if header and run_id != header.dag_run_id else "",
             details=details,
             details_problem=viewer.sentences_of(details.problems_with("The pages in the ledger")),
             rows=rows,
@@ -315,13 +315,6 @@ async def _rows_for(refresh: LakeRefresh, lakes: Lakes, viewer: Viewer) -> Lates
     except ConfigurationError:
         return None  # no load of ours writes a table of such a name, so nobody has the right to its asset
     return await lakes.rows(refresh) if await run_in_threadpool(viewer.reads_asset, uri) else None
-
-
-def _drawn(refresh: LakeRefresh, history: Sequence[PastGeneration], details: RefreshDetails | None) -> dict[str, Any]:
-    """Return the generations and the charts of a refresh."""
-    header = refresh.status.header
-    curve = None if details is None or header is None else charts.pages_over_time(details, header.opened_at)
-    return {"history": history, "history_charts": charts.generations(history), "curve": curve}
 
 
 @_routes.get("/deliveries", response_class=HTMLResponse)

@@ -27,8 +27,6 @@ from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.text import quantity
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
     from airflow_provider_rfr.refresh.state import LedgerHeader, TableStatus
     from airflow_provider_rfr.web.access import Viewer
     from airflow_provider_rfr.web.store_pages import EndpointView
@@ -101,12 +99,19 @@ class DagFacts:
         """Read the facts; None if the DAG is gone or can't be read."""
         with create_session() as session:
             model = session.scalar(select(DagModel).where(DagModel.dag_id == dag_id, ~DagModel.is_stale))
-            described = None if model is None else _describe(dag_id, session)
-            if model is None or described is None:
+            if model is None:
+                return None
+            try:
+                dag = SerializedDagModel.get_dag(dag_id, session=session)
+                if dag is None:
+                    return None
+                params = frozenset(dag.params)
+                incremental = frozenset(task.task_id for task in dag.tasks if "full_refresh" in task.template_fields)
+            except Exception as error:  # noqa: BLE001 - of code of DAGs, such as a timetable whose plugin is gone
+                _log.warning("the DAG %s can't be read, so the pages offer no action on it (%r)", dag_id, error)
                 return None
             query = select(func.count()).where(DagRun.dag_id == dag_id, DagRun.state.in_(("queued", "running")))
             busy = session.scalar(query) or 0
-        params, incremental = described
         return cls(dag_id=dag_id, is_paused=bool(model.is_paused), params=params, incremental=incremental, busy=busy)
 
     @property
@@ -132,19 +137,6 @@ class DagFacts:
             path=path,
             **more,
         )
-
-
-def _describe(dag_id: str, session: Session) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return the names of params, and the ids of tasks that sync incrementally; None for a DAG that can't be read."""
-    try:
-        dag = SerializedDagModel.get_dag(dag_id, session=session)
-        if dag is None:
-            return None
-        incremental = (task.task_id for task in dag.tasks if "full_refresh" in task.template_fields)
-        return frozenset(dag.params), frozenset(incremental)
-    except Exception as error:  # noqa: BLE001 - of code of DAGs, such as a timetable whose plugin is gone
-        _log.warning("the DAG %s can't be read, so the pages offer no action on it (%r)", dag_id, error)
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,38 +191,40 @@ def possible_actions(status: TableStatus, header: LedgerHeader, facts: TaskFacts
     from airflow_provider_rfr.refresh.state import State
 
     is_published = status.state is State.PUBLISHED
+    if facts.state in _UNFINISHED and (is_published or status.state is State.REFUSED):
+        return ()
     if facts.state in _UNFINISHED:
-        return () if is_published or status.state is State.REFUSED else (_stop(header),)
+        mapped = () if header.map_index in (None, -1) else (str(header.map_index),)
+        stop = PageAction(
+            name="stop",
+            label="Stop",
+            effect="The load stops within seconds. What was read is kept, and Continue goes on from there."
+            f" The task {header.task_id} of the run {header.dag_run_id} is marked failed, and is not tried again.",
+            done="The load stops within seconds: its task is marked failed.",
+            method="PATCH",
+            path=(*_run_of(header), "taskInstances", str(header.task_id), *mapped),
+            body={"new_state": "failed"},
+        )
+        return (stop,)
     # A new run has another logical date, so it would load another part.
     is_part_of_date = bool(header.replace_where) and facts.is_dated and "replace_where" not in facts.dag.params
     if is_part_of_date:
         return (_clear(header, facts, is_published=is_published),)
     if is_published:
-        return (_load(header, facts), *_full_refresh(status, header, facts))
+        effect = "Readers see the old table until the load is published."
+        load = _new_run(header, facts, "load", "Load now", effect, {})
+        return (load, *_full_refresh(status, header, facts))
+    effect = f"It starts over, without the {_pages_read(header)}."
     return (
         *_accept(status, header, facts),
         _clear(header, facts, is_published=False),
         *_full_refresh(status, header, facts),
-        *_discard(status, header, facts),
+        *_once(status, header, facts, "discard", "Discard and start over", effect, {"force_restart": True}),
     )
 
 
 def _run_of(header: LedgerHeader) -> tuple[str, ...]:
     return ("dags", str(header.dag_id), "dagRuns", str(header.dag_run_id))
-
-
-def _stop(header: LedgerHeader) -> PageAction:
-    mapped = () if header.map_index in (None, -1) else (str(header.map_index),)
-    return PageAction(
-        name="stop",
-        label="Stop",
-        effect="The load stops within seconds. What was read is kept, and Continue goes on from there."
-        f" The task {header.task_id} of the run {header.dag_run_id} is marked failed, and is not tried again.",
-        done="The load stops within seconds: its task is marked failed.",
-        method="PATCH",
-        path=(*_run_of(header), "taskInstances", str(header.task_id), *mapped),
-        body={"new_state": "failed"},
-    )
 
 
 def _clear(header: LedgerHeader, facts: TaskFacts, *, is_published: bool) -> PageAction:
@@ -262,20 +256,11 @@ def _pages_read(header: LedgerHeader) -> str:
     return "page that was read" if header.pages == 1 else f"{header.pages:,} pages that were read"
 
 
-def _load(header: LedgerHeader, facts: TaskFacts) -> PageAction:
-    return _new_run(header, facts, "load", "Load now", "Readers see the old table until the load is published.", {})
-
-
 def _full_refresh(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
     if header.task_id not in facts.dag.incremental:
         return ()
     effect = "It reads everything and replaces the table, instead of what changed alone."
     return _once(status, header, facts, "full-refresh", "Full refresh", effect, {"full_refresh": True})
-
-
-def _discard(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:
-    effect = f"It starts over, without the {_pages_read(header)}."
-    return _once(status, header, facts, "discard", "Discard and start over", effect, {"force_restart": True})
 
 
 def _accept(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tuple[PageAction, ...]:

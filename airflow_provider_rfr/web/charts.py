@@ -170,10 +170,6 @@ def _bars(
     return Chart(title, unit, "generation", summary, ticks, _y_ticks(most, step, label), points)
 
 
-def _pages_after(moment: float, count: int) -> str:
-    return f"{quantity(count, 'page')} after {duration(moment)}"
-
-
 def pages_over_time(details: RefreshDetails, opened_at: datetime) -> Chart | None:
     """Return the curve of committed pages, from the opening of the refresh; None if no page was committed yet."""
     if not details.points:
@@ -187,7 +183,12 @@ def pages_over_time(details: RefreshDetails, opened_at: datetime) -> Chart | Non
 
     width = round((RIGHT - LEFT) / len(details.points), 1)
     points = tuple(
-        Point(round(x(moment) - width / 2, 1), _y(count, top), width, _pages_after(moment, count))
+        Point(
+            round(x(moment) - width / 2, 1),
+            _y(count, top),
+            width,
+            f"{quantity(count, 'page')} after {duration(moment)}",
+        )
         for moment, count in details.points
     )
     marks = tuple(

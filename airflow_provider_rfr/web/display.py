@@ -94,18 +94,14 @@ def without_cursors(text: str) -> str:
     kept, place = [], 0
     while (found := _TOKEN.search(text, place)) is not None:
         kept += [text[place : found.end()], "***"]
-        place = _end_of_value(text, found.end())
+        # The token ends where its brackets are closed, or with the text if it is cut off.
+        place, depth = len(text), 0
+        for piece in _PIECE.finditer(text, found.end()):
+            depth += (piece["opens"] is not None) - (piece["closes"] is not None)
+            if depth == 0:
+                place = piece.end()
+                break
     return _QUERY.sub(r"\1***", _LOGIN.sub(r"\1***@", "".join([*kept, text[place:]])))
-
-
-def _end_of_value(text: str, start: int) -> int:
-    """Return the position at which the value at ``start`` ends; the end of the text if the value is cut off."""
-    depth = 0
-    for piece in _PIECE.finditer(text, start):
-        depth += (piece["opens"] is not None) - (piece["closes"] is not None)
-        if depth == 0:
-            return piece.end()
-    return len(text)
 
 
 FILTERS: Final = {

@@ -113,7 +113,18 @@ class SharedRead(Generic[T]):
 
         :param may_begin: if False, begin no read, and wait only for one that is under way
         """
-        running = self._begin_if_due() if may_begin else self._running
+        with self._lock:
+            now = self._clock()
+            if may_begin and self._running is not None and now - self._began > _LOST_SECONDS * 2**self._lost:
+                # Its thread can't be ended. It counts as lost until it ends by itself, so that the limit grows.
+                self._running, self._lost = None, self._lost + 1
+            is_fresh = self._was_asked and now - self._ended < self._pause
+            if may_begin and self._running is None and not is_fresh:
+                begun: Future[None] = Future()
+                # No thread of a pool, because Python waits for those when it exits.
+                threading.Thread(target=self._run, args=(begun, now), name="rfr-page", daemon=True).start()
+                self._running, self._began, self._was_asked = begun, now, True
+            running = self._running
         if running is not None:
             now = self._clock()
             is_old = self._value is None or now - self._read_at > self._pause + _OLD_SECONDS
@@ -129,20 +140,6 @@ class SharedRead(Generic[T]):
             elif self._running is None and not may_begin:
                 problem = "too many other reads have not ended yet"
             return Latest(self._value, max(0.0, now - self._read_at), problem)
-
-    def _begin_if_due(self) -> Future[None] | None:
-        """Begin a read if one is due, and return the running one; None if the known value is new enough."""
-        with self._lock:
-            now = self._clock()
-            if self._running is not None and now - self._began > _LOST_SECONDS * 2**self._lost:
-                # Its thread can't be ended. It counts as lost until it ends by itself, so that the limit grows.
-                self._running, self._lost = None, self._lost + 1
-            if self._running is None and not (self._was_asked and now - self._ended < self._pause):
-                running: Future[None] = Future()
-                # No thread of a pool, because Python waits for those when it exits.
-                threading.Thread(target=self._run, args=(running, now), name="rfr-page", daemon=True).start()
-                self._running, self._began, self._was_asked = running, now, True
-            return self._running
 
     def _run(self, running: Future[None], began: float) -> None:
         value: T | None = None
@@ -301,10 +298,26 @@ class Lakes:
         return None if opened is None else opened[0]
 
     def _read_statuses(self, lake: str) -> tuple[TableStatus, ...]:
+        """Read the statuses; mask page tokens in their errors, so that no page shows one, and no search finds one."""
         from airflow_provider_rfr.refresh.inspection import read_again, statuses
 
         catalog = self.catalog(lake)
-        return tuple(map(_showable, with_tasks(statuses(catalog), partial(read_again, catalog))))
+        shown = []
+        for status in with_tasks(statuses(catalog), partial(read_again, catalog)):
+            header = status.header
+            if header is not None:
+                past = tuple(
+                    replace(generation, error=generation.error and without_cursors(generation.error))
+                    for generation in header.past
+                )
+                earlier = tuple(
+                    replace(attempt, error=attempt.error and without_cursors(attempt.error))
+                    for attempt in header.earlier
+                )
+                error = header.error and without_cursors(header.error)
+                header = replace(header, error=error, past=past, earlier=earlier)
+            shown.append(replace(status, sentence=without_cursors(status.sentence), header=header))
+        return tuple(shown)
 
     def _read_rows(self, lake: str, table: str) -> TableSample | None:
         from airflow_provider_rfr.lake.catalog import load_table
@@ -317,21 +330,6 @@ class Lakes:
         from airflow_provider_rfr.refresh.inspection import read_details
 
         return read_details(self.catalog(refresh.lake), refresh.status)
-
-
-def _showable(status: TableStatus) -> TableStatus:
-    """Mask page tokens in the errors of a status, so that no page can show one, and no search can find one."""
-    header = status.header
-    if header is not None:
-        past = tuple(
-            replace(generation, error=generation.error and without_cursors(generation.error))
-            for generation in header.past
-        )
-        earlier = tuple(
-            replace(attempt, error=attempt.error and without_cursors(attempt.error)) for attempt in header.earlier
-        )
-        header = replace(header, error=header.error and without_cursors(header.error), past=past, earlier=earlier)
-    return replace(status, sentence=without_cursors(status.sentence), header=header)
 
 
 def prepare() -> None:

@@ -132,11 +132,18 @@ def dag_of(refresh: LakeRefresh) -> str | None:
 
 def list_for(refreshes: Sequence[LakeRefresh], query: RefreshFilter, viewer: Viewer) -> RefreshList:
     """Return the requested page of the refreshes that match the filter."""
-    from airflow_provider_rfr.refresh.state import State
+    from airflow_provider_rfr.refresh.state import State, by_urgency
 
     rows = [refresh for refresh in refreshes if query.is_in_scope(refresh, viewer) and query.is_matched(refresh)]
     counts = Counter(row.status.state.value for row in rows)
-    matching = _sorted([row for row in rows if query.state in ("", row.status.state.value)], query.sort)
+    matching = [row for row in rows if query.state in ("", row.status.state.value)]
+    # The most urgent first; with a column to sort by, those without a value last.
+    matching.sort(key=lambda row: (*by_urgency(row.status), row.status.ledger, row.lake))
+    value_of = _COLUMNS.get(query.sort.removeprefix("-"))
+    if value_of is not None:
+        known = [row for row in matching if value_of(row) is not None]
+        known.sort(key=value_of, reverse=query.sort.startswith("-"))
+        matching = known + [row for row in matching if value_of(row) is None]
     return RefreshList(
         shown=ListPage.of(matching, query.page),
         states=tuple(state.value for state in State),
@@ -162,19 +169,6 @@ _COLUMNS: Final[Mapping[str, Callable[[LakeRefresh], Any]]] = {
     "duration": lambda refresh: next((generation.seconds for generation in refresh.status.history), None),
 }
 """Values to sort by; the columns of the list have the same names."""
-
-
-def _sorted(rows: list[LakeRefresh], sort: str) -> list[LakeRefresh]:
-    """Sort the rows by a column, those without a value last; without a column, the most urgent first."""
-    from airflow_provider_rfr.refresh.state import by_urgency
-
-    rows.sort(key=lambda row: (*by_urgency(row.status), row.status.ledger, row.lake))
-    value_of = _COLUMNS.get(sort.removeprefix("-"))
-    if value_of is None:
-        return rows
-    known = [row for row in rows if value_of(row) is not None]
-    known.sort(key=value_of, reverse=sort.startswith("-"))
-    return known + [row for row in rows if value_of(row) is None]
 
 
 def history_for(refresh: LakeRefresh, viewer: Viewer) -> tuple[PastGeneration, ...]:

@@ -26,8 +26,6 @@ from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.engine import ControlStore, find_store
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection
-
     from airflow_provider_rfr.builtins.model import RecordedObject
     from airflow_provider_rfr.builtins.plan import Plan
     from airflow_provider_rfr.refresh.state import TableStatus
@@ -130,7 +128,13 @@ def control_store() -> ControlStore | None:
     if not hook.is_there():
         return None
     url = hook.url.render_as_string(hide_password=False)
-    opened, file = _stores.get(url), _file_of(hook.url)
+    file = None
+    if hook.url.get_backend_name() == "sqlite":
+        # Device and inode change if another file replaces SQLite's.
+        with suppress(OSError):
+            status = Path(str(hook.url.database)).stat()
+            file = status.st_dev, status.st_ino
+    opened = _stores.get(url)
     if opened is not None and opened[0] == file:
         return opened[1]
     store = find_store(url)
@@ -139,16 +143,6 @@ def control_store() -> ControlStore | None:
     if store is not None:
         _stores[url] = file, store
     return store
-
-
-def _file_of(url: URL) -> tuple[int, int] | None:
-    """Return device and inode of SQLite's file, which change if another file replaces it; None for other databases."""
-    if url.get_backend_name() != "sqlite":
-        return None
-    with suppress(OSError):
-        status = Path(str(url.database)).stat()
-        return status.st_dev, status.st_ino
-    return None
 
 
 def read_webhooks(lake: str) -> Webhooks:
@@ -327,30 +321,28 @@ class InLake:
 
 def read_projects() -> tuple[Project, ...]:
     """Read the projects that were deployed, sorted by name; none if there is no control store yet."""
-    from airflow_provider_rfr.store.deploys import deployed_projects
+    from airflow_provider_rfr.builtins.maintenance import read_recorded
+    from airflow_provider_rfr.store import deploys
 
     store = control_store()
     if store is None:
         return ()
+    projects = []
     with store.read() as connection:
-        return tuple(_project(connection, name) for name in deployed_projects(connection))
-
-
-def _project(connection: Connection, name: str) -> Project:
-    from airflow_provider_rfr.builtins.maintenance import read_recorded
-    from airflow_provider_rfr.store import deploys
-
-    recorded = read_recorded(connection, name)
-    history = deploys.history(connection, name, _DEPLOYS)
-    return Project(
-        name=name,
-        version=recorded.version,
-        revision=recorded.revision,
-        objects=recorded.objects,
-        deploys=history,
-        steps=deploys.steps_of(connection, history[0].deploy_id),
-        garbage=tuple(retired.physical for retired in deploys.queued(connection, name)),
-    )
+        for name in deploys.deployed_projects(connection):
+            recorded = read_recorded(connection, name)
+            history = deploys.history(connection, name, _DEPLOYS)
+            project = Project(
+                name=name,
+                version=recorded.version,
+                revision=recorded.revision,
+                objects=recorded.objects,
+                deploys=history,
+                steps=deploys.steps_of(connection, history[0].deploy_id),
+                garbage=tuple(retired.physical for retired in deploys.queued(connection, name)),
+            )
+            projects.append(project)
+    return tuple(projects)
 
 
 def read_in_lake(lake: str) -> InLake | None:

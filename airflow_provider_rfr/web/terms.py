@@ -34,12 +34,9 @@ def terms(document: str, heading: str) -> tuple[Term, ...]:
     text = file.read_text(encoding="utf-8")
     below = text[text.index(f"# {heading}\n") :]
     [table, *_] = re.findall(r"^(?:\|.*\n)+", below, re.MULTILINE)
-    cells = [_plain(line).strip("|\n ").split(" | ", 1) for line in table.splitlines()[2:]]
+    rows = (_MARKS.sub("", _LINK.sub(r"\1", line)) for line in table.splitlines()[2:])
+    cells = [row.strip("|\n ").split(" | ", 1) for row in rows]
     return tuple(Term(name.strip(), meaning.strip()) for name, meaning in cells)
-
-
-def _plain(markdown: str) -> str:
-    return _MARKS.sub("", _LINK.sub(r"\1", markdown))
 
 
 def glossary() -> tuple[Term, ...]:
