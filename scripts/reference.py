@@ -455,7 +455,7 @@ def _asset_events() -> Iterator[str]:
     yield from ("## Asset events", "")
     text = (
         "The outlet of a load is an asset for each table, with the address `rfr://<lake_conn_id>/<namespace>/<table>`."
-        " Its event has these figures in `extra`:"
+        " A run sends events of the tables that it published. They have these figures in `extra`:"
     )
     yield from (text, "")
     yield from _note_table("Key", EVENT_FIGURES)

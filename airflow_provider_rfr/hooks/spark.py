@@ -32,6 +32,8 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_provider_rfr.connections.airflow.lookup import connection_named, extras_of
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, RfrError
+from airflow_provider_rfr.http.redaction import is_secret, without_credentials
+from airflow_provider_rfr.lake.spark import RESULT_START
 from airflow_provider_rfr.preflight import child_environment, installed_version
 
 if TYPE_CHECKING:
@@ -299,11 +301,30 @@ def refuse_spark_connect(connection: Connection, conf: Mapping[str, Any] | None 
         raise ConfigurationError(f"conf.{_REMOTE}", problem, "remove it")
 
 
+_LINEAGE_TRANSPORT = "spark.openlineage.transport."
+
+
+def _refuse_lineage_secrets(conf: Mapping[str, Any]) -> None:
+    """Refuse secrets that the parent operator copies from OpenLineage's transport into Spark's settings.
+
+    :raises ConfigurationError: they would be on the command line of spark-submit
+    """
+    for key, value in conf.items():
+        name, text = str(key), str(value)
+        is_shown = not is_secret(name) and ".headers." not in name and without_credentials(text) == text
+        if name.startswith(_LINEAGE_TRANSPORT) and not is_shown:
+            raise ConfigurationError(
+                f"conf.{name}",
+                "may be secret, and each user of the machine can read the command line of spark-submit",
+                "set openlineage_inject_transport_info=False, and write OpenLineage's transport into a properties_file"
+                " or spark-defaults.conf that no other user can read",
+            )
+
+
 STOP_GRACE_SECONDS = 3.5
 """Less than the five seconds after which Airflow kills a task that it asked to stop."""
 # A line of `refresh.state.Progress`.
 _ROUND = re.compile(r"\S+: generation \d+, round \d+: ")
-_RESULT_KEYS = frozenset({"generation", "error", "deploy_id"})
 _PAGES = re.compile(r"(?:^Spark UI|\btracking URL): (\S+)")
 _SUBMISSION = re.compile(r"\bsubmission ID ([a-z0-9.-]+):([a-z0-9.-]+)")
 _WAITS = {
@@ -327,7 +348,11 @@ class RefreshSparkHook(SparkSubmitHook):
 
     @classmethod
     def from_parent(cls, hook: SparkSubmitHook) -> RefreshSparkHook:
-        """Copy the hook that the parent operator built, without the constructor, whose arguments differ by version."""
+        """Copy the hook that the parent operator built, without the constructor, whose arguments differ by version.
+
+        :raises ConfigurationError: a secret of OpenLineage's transport is among the Spark settings
+        """
+        _refuse_lineage_secrets(hook._conf)
         copy = cls.__new__(cls)
         copy.__dict__.update(hook.__dict__)
         copy.result_line, copy.on_pages = None, None
@@ -528,13 +553,16 @@ def _page_url(text: str | None) -> str | None:
 def parse_result_line(line: str) -> dict[str, Any] | None:
     """Parse the JSON object of figures that a driver prints last; return None for any other line."""
     text = line.strip()
-    if not (text.startswith("{") and text.endswith("}")):
+    if not text.startswith(RESULT_START):
         return None
     try:
         value = json.loads(text)
     except ValueError:
+        # A driver that was killed may have written a part of the line.
         return None
-    return value if isinstance(value, dict) and _RESULT_KEYS & value.keys() else None
+    parts = [value.get("streams", []), value.get("errors", []), [value.get("error", {})]]
+    is_valid = all(isinstance(items, list) and all(isinstance(item, dict) for item in items) for items in parts)
+    return value if is_valid else None
 
 
 def _joined(present: str | None, more: Path) -> str:

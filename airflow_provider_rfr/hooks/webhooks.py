@@ -221,7 +221,7 @@ class WebhookHook(BaseHook):
             # Also after a failure, because some may have been sent. If writing fails, the next delivery writes it.
             for table in tables:
                 try:
-                    release_snapshots(self.store, self.catalog, self.lake, table)
+                    release_snapshots(self.store, self.catalog, self.lake, table, endpoints)
                 except Exception as error:  # noqa: BLE001 - each catalog and store fails in its own way
                     problem = type(error).__name__
                     self.log.warning("%s: the table's hold on sent snapshots can't be released: %s", table, problem)

@@ -1,23 +1,26 @@
-"""Helpers that all engines on Spark share: settings of an application, translation of errors, and SQL quoting.
+"""Helpers that all engines on Spark share: an application's settings and last line, translation of errors, SQL quoting.
 
 Nothing here imports pyspark: its errors are recognised by the module names of their classes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor
 
 LOCAL: Final = "local[*,4]"
 """The default master. In local mode, Spark retries a failed task only if the master URL has a number of attempts."""
+RESULT_START: Final = '{"rfr": "result", '
+"""The beginning of an application's last line. It tells the line from other libraries' lines of JSON."""
 _LIKELY_CAUSE: Final = "killed, often for memory: see spark.driver.memory and the machine's limits"
 _WORKER_EXIT: Final = "Python worker exited unexpectedly"
 _LIKELY_CAUSE_OF_WORKER: Final = "killed, often for memory: see spark.executor.memoryOverhead and the machines' limits"
@@ -45,6 +48,11 @@ def application_settings(app_name: str, master: str | None) -> dict[str, str]:
         settings |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
         settings["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     return settings
+
+
+def result_line(content: Mapping[str, Any]) -> str:
+    """Return the last line of an application: one JSON object with figures or errors, which are not empty."""
+    return RESULT_START + json.dumps(content)[1:]
 
 
 def spark_problem(error: BaseException) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -275,18 +275,30 @@ def outlets_of(task: BaseOperator, lake_conn_id: Any, streams: Any, target: Any)
 
 
 def add_table_events(
-    context: Context, task: BaseOperator, lake_conn_id: str, tables: Mapping[str, Mapping[str, Any]]
+    context: Context,
+    task: BaseOperator,
+    lake_conn_id: str,
+    tables: Iterable[str],
+    published: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Attach each table's figures to its asset's event."""
+    """Attach the figures of each published table to its asset's event; the task's other tables get no event.
+
+    :param tables: of all streams of the task, also of those that the run leaves out
+    :param published: figures by table
+    """
+    assets = {table: table_asset(table, lake_conn_id) for table in published}
+    others = [asset for asset in (table_asset(table, lake_conn_id) for table in tables) if asset not in assets.values()]
+    # Once a task has succeeded, Airflow sends an event for each asset among its outlets.
+    task.outlets = [outlet for outlet in task.outlets if outlet not in others]
     events = context.get("outlet_events")
     if events is None:
         return
-    outlets, alias = task.outlets, task_alias(task)
-    for table, figures in tables.items():
-        asset = table_asset(table, lake_conn_id)
-        if asset in outlets:
+    alias = task_alias(task)
+    for table, figures in published.items():
+        asset = assets[table]
+        if asset in task.outlets:
             events[asset].extra = dict(figures)
-        elif alias in outlets:
+        elif alias in task.outlets:
             events[alias].add(asset, extra=dict(figures))
 
 

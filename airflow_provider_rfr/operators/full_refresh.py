@@ -428,7 +428,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         attempt.monitor.published(keep=self.keep_checkpoint)
         figures = attempt.lineage.figures
         self.log.info("%s", sentence_of(result))
-        add_table_events(context, self, self.lake_conn_id, figures)
+        tables = tables_of(stream_names(self.streams), self.target).values()
+        add_table_events(context, self, self.lake_conn_id, tables, figures)
         if self._deliver_after is not None:
             webhooks.deliver(self, self._deliver_after, self.lake_conn_id, list(figures))
         return result

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from airflow_provider_rfr.lake.spark import result_line
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -36,10 +38,12 @@ def main() -> None:
         time.sleep(1)
         Path(play["report"] + ".ended").touch()
     print("orders: generation 1, round 1: 5 pages, 50 records, 1 of 1 partitions, 1 pages/s", flush=True)
+    if "foreign_line" in play:
+        print(play["foreign_line"], flush=True)
     print("a line of the driver", flush=True)
     if play.get("kill"):
         os.kill(os.getpid(), signal.SIGKILL)
-    print(json.dumps(play["last_word"]), flush=True)
+    print(result_line(play["last_word"]), flush=True)
     print("ERROR MapOutputTrackerMaster: Could not tell tracker we are stopping", flush=True)
     print("\tat org.apache.spark.MapOutputTracker.askTracker(MapOutputTracker.scala:560)", flush=True)
     sys.exit(1 if "error" in play["last_word"] else 0)

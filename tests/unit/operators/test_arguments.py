@@ -148,7 +148,8 @@ def test_the_events_of_such_tables_are_sent_through_the_alias() -> None:
     with DAG("one", schedule=None):
         task = operator(target="raw.{{ params.table }}", lake_conn_id="lake eu")
     events = OutletEventAccessors()
-    add_table_events({"outlet_events": events}, task, "lake eu", {"raw.orders": {"rows": 4}})  # type: ignore[typeddict-item]
+    context: Any = {"outlet_events": events}
+    add_table_events(context, task, "lake eu", ["raw.orders"], {"raw.orders": {"rows": 4}})
     [event] = events[AssetAlias("rfr:one/refresh")].asset_alias_events
     assert (event.dest_asset_key.uri, event.extra) == ("rfr://lake%20eu/raw/orders", {"rows": 4})
 
@@ -331,5 +332,6 @@ def test_the_tables_of_mapped_tasks_are_outlets_by_an_alias() -> None:
     task: Any = mapped.unmap({"streams": ["orders"]})
     assert task.outlets == [own, alias], "an event of an asset that nothing else names is sent by an alias alone"
     events = OutletEventAccessors()
-    add_table_events({"outlet_events": events}, task, "lake", {"raw.orders": {"rows": 4}})  # type: ignore[typeddict-item]
+    context: Any = {"outlet_events": events}
+    add_table_events(context, task, "lake", ["raw.orders"], {"raw.orders": {"rows": 4}})
     assert [event.dest_asset_key.uri for event in events[alias].asset_alias_events] == ["rfr://lake/raw/orders"]

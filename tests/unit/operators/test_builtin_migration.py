@@ -124,6 +124,23 @@ def test_what_no_retry_helps_is_final_also_before_the_first_sink(lake: Lake, obj
         export(objects / "missing")
 
 
+def test_a_sink_whose_source_has_lost_a_file_does_not_stop_the_others(
+    lake: Lake, objects: Path, tmp_path: Path
+) -> None:
+    files = SINK % ("files", f"{{path: {tmp_path / 'out'}}}")
+    more = (RUNS % "int" + files).replace("ops.runs", "ops.more")
+    (objects / "ops.yaml").write_text(f"{RUNS % 'int'}{files}---\n{more}")
+    operate(objects, "apply")
+    write(lake, 1)
+    [lost] = lake.catalog.load_table("ops.runs").scan().plan_files()
+    Path(lost.file.file_path.removeprefix("file://")).unlink()
+    lake.catalog.load_table("ops.more").append(pa.table({"id": pa.array([7], pa.int32())}))
+    with raises(RfrError):
+        export(objects, "ops.runs_out", "ops.more_out")
+    [sent] = (tmp_path / "out").glob("*.jsonl")
+    assert json.loads(sent.read_text()) == {"id": 7}
+
+
 def test_a_sink_that_is_asked_to_stop_ends_after_its_batch_and_goes_on_behind_it(
     lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,11 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import Asset
 from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.sdk.execution_time.supervisor import WatchedSubprocess
+from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from airflow_provider_rfr.compat import AIRFLOW_V_3_3_PLUS
 from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
@@ -81,6 +84,7 @@ class Bench:
         self.store = FakeStateStore()
         self.events = OutletEventAccessors()
         self.operator: ResumableFullRefreshOperator | None = None
+        self.conf: dict[str, Any] = {}
         self.tries_before_clear = 0
         self.clears_of_the_run = 0
         self.started = datetime(2026, 1, 1, 6, tzinfo=timezone.utc)
@@ -106,7 +110,7 @@ class Bench:
         context = {
             "ti": ti,
             "task": operator,
-            "dag_run": SimpleNamespace(clear_number=self.clears_of_the_run, start_date=self.started),
+            "dag_run": SimpleNamespace(clear_number=self.clears_of_the_run, start_date=self.started, conf=self.conf),
             "task_state_store": self.store,
             "outlet_events": self.events,
         }
@@ -150,6 +154,15 @@ def without_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_drivers_figures_are_returned_and_told_to_the_asset(bench: Bench) -> None:
     assert bench.run() == {**FIGURES, "snapshot_id": str(FIGURES["snapshot_id"])}
     assert bench.events[table_asset("raw.orders")].extra["rows"] == 4
+
+
+@pytest.mark.usefixtures("without_jvm")
+def test_a_run_of_one_table_sends_no_event_of_the_tasks_other_tables(bench: Bench) -> None:
+    bench.conf = {"rfr": {"table": "raw.orders"}}
+    own = Asset("own")
+    bench.run(streams=["orders", "items"], target="raw.{stream}", outlets=[own])
+    assert bench.operator is not None
+    assert bench.operator.outlets == [own, table_asset("raw.orders")]
 
 
 @pytest.mark.usefixtures("without_jvm")
@@ -272,6 +285,26 @@ def test_a_failed_task_raises_and_logs_its_reason_last_without_sparks_shutdown_r
 
 
 @pytest.mark.usefixtures("without_jvm")
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"error": "text"}',
+        '{"error": {"type": "ConfigurationError", "message": "of an API"}}',
+        '{"generation": 2, "collected": 9}',
+        '{"rfr": "result", "error": "text"}',
+        '{"rfr": "result", "str',
+    ],
+)
+def test_json_of_another_library_is_not_taken_for_the_drivers_last_line(
+    bench: Bench, capfd: Capture, line: str
+) -> None:
+    with pytest.raises(RefreshFailedError, match="SIGKILL"):
+        bench.run({"foreign_line": line, "kill": True})
+    log = capfd.readouterr().out
+    assert [text for text in (line, "a line of the driver") if text not in log] == []
+
+
+@pytest.mark.usefixtures("without_jvm")
 @KEEPS_TASK_STATE
 def test_a_try_that_never_reached_the_ledger_is_known_to_have_stalled(bench: Bench) -> None:
     for tries in (1, 2):
@@ -336,6 +369,46 @@ def test_a_setting_that_is_wrong_fails_the_task_before_anything_is_submitted(
         bench.run(**arguments)
     assert not bench.report.exists()
     assert str(failure.value) in capfd.readouterr().out.splitlines()[-1]
+
+
+@pytest.fixture
+def injected(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
+    """Give OpenLineage a transport, which the parent operator copies into Spark's settings."""
+
+    def set_transport(settings: dict[str, Any]) -> None:
+        transport = HttpTransport(HttpConfig.from_dict({"type": "http", "url": "http://127.0.0.1:1", **settings}))
+        client = SimpleNamespace(transport=transport)
+        listener = SimpleNamespace(adapter=SimpleNamespace(get_or_create_openlineage_client=lambda: client))
+        monkeypatch.setattr("airflow.providers.openlineage.utils.spark.get_openlineage_listener", lambda: listener)
+
+    return set_transport
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"auth": {"type": "api_key", "apiKey": CANARY}},
+        {"custom_headers": {"X-Account": CANARY}},
+        {"url": f"http://me:{CANARY}@127.0.0.1:1"},
+    ],
+)
+def test_secrets_of_openlineages_transport_are_refused_before_a_command_line_has_them(
+    bench: Bench, capfd: Capture, injected: Callable[[dict[str, Any]], None], settings: dict[str, Any]
+) -> None:
+    injected(settings)
+    with raises(AirflowFailException):
+        bench.run(openlineage_inject_transport_info=True)
+    assert not bench.report.exists()
+    assert CANARY not in str(capfd.readouterr())
+
+
+@pytest.mark.usefixtures("without_jvm")
+def test_a_transport_of_openlineage_without_secrets_is_injected(
+    bench: Bench, capfd: Capture, injected: Callable[[dict[str, Any]], None]
+) -> None:
+    injected({})
+    bench.run(openlineage_inject_transport_info=True)
+    assert "spark.openlineage.transport.url=http://127.0.0.1:1" in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("without_jvm")

@@ -14,6 +14,8 @@ from airflow.sdk import DAG
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
+from airflow_provider_rfr.hooks.spark import parse_result_line
+from airflow_provider_rfr.lake.spark import result_line
 from airflow_provider_rfr.operators import RefreshMaterializedViewOperator
 from airflow_provider_rfr.operators.builtins import _DeclaredView, declared_materialized_views
 from airflow_provider_rfr.triggers import CommitTrigger
@@ -139,9 +141,10 @@ def submitted(task: RefreshMaterializedViewOperator, monkeypatch: pytest.MonkeyP
         assert folder.stat().st_mode & 0o777 == 0o700
         documents.append(document)
 
-    def run(context: Any, load: Any) -> dict[str, Any]:
+    def run(context: Any, load: Any) -> dict[str, Any] | None:
         load(Hook())
-        return {"views": {"ops.daily": {"name": "ops.daily", "state": "refreshed", "rows": 1, "snapshot_id": "7"}}}
+        view = {"name": "ops.daily", "state": "refreshed", "rows": 1, "snapshot_id": "7"}
+        return parse_result_line(result_line({"views": {"ops.daily": view}}))
 
     monkeypatch.setattr("airflow_provider_rfr.operators.builtins.check_machine", lambda: None)
     monkeypatch.setattr("airflow_provider_rfr.operators.submit.load_application", load)
