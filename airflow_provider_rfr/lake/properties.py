@@ -96,6 +96,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "rfr.outcome": "class of the error that ended the attempt",
     "rfr.error": "text of that error",
     "rfr.run-key": "run that holds the refresh",
+    "rfr.restarted-by": "run that opened it by `force_restart`; missing if it was opened without",
     "rfr.base-state": "digest of the state that the sync continues; missing for a full refresh",
     "rfr.mode": "`append` or `merge`; missing for a replacement",
     "rfr.window-from": "lower bound of the cursor's values that the sync asks for",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SyncStateError
@@ -32,6 +33,7 @@ from airflow_provider_rfr.lake.commits import (
 )
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.side_files import SideFileError, SideFiles, read_side_file, side_files
+from airflow_provider_rfr.numbers import dumps, holds_long_number, read_number
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -110,8 +112,11 @@ class SyncState:
 
 
 def _encoded(state: SyncState) -> bytes:
+    content = state.to_json()
+    if holds_long_number(content):
+        return dumps(content, orjson.OPT_SORT_KEYS)
     try:
-        return json.dumps(state.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError) as error:
         problem = f"the state can't be written as JSON: {error}"
     raise SyncStateError(f"{problem}; write what airflow rfr refresh state show prints")
@@ -213,7 +218,7 @@ def read_state(table: Table) -> SyncState | None:
             raise SyncStateError(str(error)) from None
         content = pa.CompressedInputStream(pa.BufferReader(packed), _CODEC).read()
     try:
-        return SyncState.from_json(json.loads(content))
+        return SyncState.from_json(json.loads(content, parse_float=read_number))
     except (ValueError, RecursionError) as error:
         raise SyncStateError(f"the state is not JSON: {error}") from None
 

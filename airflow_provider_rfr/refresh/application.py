@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -22,6 +21,7 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
 )
 from airflow_provider_rfr.http.redaction import redact
+from airflow_provider_rfr.lake.spark import result_line
 from airflow_provider_rfr.refresh.cluster import Cluster, is_submitted, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config, secrets_of
 from airflow_provider_rfr.refresh.follow import Bar, can_draw, drawn_bar
@@ -83,41 +83,37 @@ class Application:
     def run(self) -> int:
         """Refresh every stream; a failing one does not stop the others. Return the exit code."""
         with drawn_bar() if can_draw() else nullcontext() as self._bar:
-            self._refresh_all()
+            if self._starts_at_once:
+                self._cluster.start()
+            if self._bar is not None:
+                self._bar.say("Spark is starting" if self._cluster.is_started else "the first pages are read")
+            for stream, table in self._config.mapped_tables().items():
+                _say(f"{stream}: goes to the table {table}, because no table can have its name")
+            threading.Thread(target=self._note_session, daemon=True).start()
+            # Imported here: this takes a second, during which Spark is already starting.
+            from airflow_provider_rfr.refresh.side_by_side import StreamRuns
+
+            runs = StreamRuns(
+                self._config,
+                self._cluster,
+                stopping=self._stopping,
+                report=self._report,
+                report_failure=self._report_failure,
+                open_history=self._open_history,
+            )
+            self._figures, self._errors = runs.run()
         summary = self._summary()
         for error in summary.get("errors", ()):
             _tell(f"{error['stream']} failed: {error['message'].removeprefix(error['stream'] + ': ')}")
         # Printed before Spark is stopped: its shutdown prints stack traces, and the operator hides all output that
         # follows this line.
-        _say(json.dumps(summary))
+        _say(result_line(summary))
         if not self._errors and self._cluster.is_local:
             write_in_background()
         self._cluster.stop()
         codes = [error.exit_code if isinstance(error, RfrError) else EXIT_FAILED for error in self._errors.values()]
         # A configuration error outweighs the others: no retry helps.
         return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=0)
-
-    def _refresh_all(self) -> None:
-        """Refresh every stream; keep the figures and errors of each."""
-        if self._starts_at_once:
-            self._cluster.start()
-        if self._bar is not None:
-            self._bar.say("Spark is starting" if self._cluster.is_started else "the first pages are read")
-        for stream, table in self._config.mapped_tables().items():
-            _say(f"{stream}: goes to the table {table}, because no table can have its name")
-        threading.Thread(target=self._note_session, daemon=True).start()
-        # Imported here: this takes a second, during which Spark is already starting.
-        from airflow_provider_rfr.refresh.side_by_side import StreamRuns
-
-        runs = StreamRuns(
-            self._config,
-            self._cluster,
-            stopping=self._stopping,
-            report=self._report,
-            report_failure=self._report_failure,
-            open_history=self._open_history,
-        )
-        self._figures, self._errors = runs.run()
 
     def stop(self, reason: str) -> None:
         """Stop after the current round.
@@ -208,7 +204,7 @@ def failed(error: RfrError) -> int:
     :return: the exit code
     """
     _tell(str(error))
-    _say(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
+    _say(result_line({"error": {"type": type(error).__name__, "message": str(error)}}))
     return EXIT_CONFIGURATION
 
 

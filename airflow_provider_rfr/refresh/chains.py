@@ -248,11 +248,19 @@ class Chain:
         self._ready[request.number] = outcome if isinstance(outcome, FetchedPage) else (request, outcome)
         rows: list[PageRow] = []
         while self.open and (following := self._ready.get(self.pages + 1)) is not None:
-            if self._is_doubtful(following):
+            # The due page, requested with the right token, is empty and has to be confirmed.
+            if (
+                isinstance(following, FetchedPage)
+                and self._guard.is_doubtful(following.page)
+                and following.row.token_in == encode_token(self.token)
+            ):
                 if self.pages + 2 in self._in_flight:
                     break
                 # If the page after it, which was requested ahead, came empty as well, that is the second answer.
-                self._guard.asked = self._is_empty(self.pages + 2)
+                ahead = self._ready.get(self.pages + 2)
+                self._guard.asked = isinstance(ahead, FetchedPage) and not (
+                    ahead.row.record_count or ahead.page.received
+                )
             self._ready.pop(self.pages + 1)
             if isinstance(following, FetchedPage):
                 if (row := self._accept(following)) is not None:
@@ -264,18 +272,6 @@ class Chain:
     def is_due(self, request: _PageRequest) -> bool:
         """Tell whether a request is for the due page, with its token: one that was sent ahead may have another."""
         return request.number == self.pages + 1 and encode_token(request.token) == encode_token(self.token)
-
-    def _is_doubtful(self, outcome: FetchedPage | tuple[_PageRequest, BaseException]) -> bool:
-        """Tell whether the due page, requested with the right token, is empty and has to be confirmed."""
-        return (
-            isinstance(outcome, FetchedPage)
-            and self._guard.is_doubtful(outcome.page)
-            and outcome.row.token_in == encode_token(self.token)
-        )
-
-    def _is_empty(self, number: int) -> bool:
-        page = self._ready.get(number)
-        return isinstance(page, FetchedPage) and not (page.row.record_count or page.page.received)
 
     def check_overlap(self, request: _PageRequest, page: Page, policy: str) -> bool:
         """Compare a page that was read again with its committed version; return True if the chain restarts.
@@ -350,13 +346,32 @@ class Chain:
 
     def _accept(self, fetched: FetchedPage) -> PageRow | None:
         """Move the cursor past the due page and return its row; None if the page does not count."""
-        row = fetched.row
+        row, page = fetched.row, fetched.page
         if row.token_in != encode_token(self.token):
             # The page was requested ahead, and the page before it returned another token.
             return None
-        if self._guard.needs_second_request(fetched.page):
+        if self._guard.needs_second_request(page):
             return None
-        row = self._ended_by_repeat(row, fetched.page)
+        is_end = self._on_repeated_page == "end"
+        # After the last page by the API's count, a repeat of any page means the end of the chain. With
+        # ``on_repeated_page: end``, so does a repeat of the page before it, or a page that names itself as the next.
+        # The digest is computed only if it matters: this runs for each page, under the scheduler's lock.
+        is_known = page.is_beyond and row.record_count > 0 and digest_of(f"c{row.checksum}") in self._seen_set
+        if is_known or (is_end and self._repeats_last(row)):
+            nothing = encode_records(())
+            is_first_again = row.page == 2 and not page.is_beyond
+            row = replace(
+                row,
+                token_out=None,
+                complete=True,
+                record_count=0,
+                received=0,
+                records=nothing,
+                checksum=checksum_of(nothing),
+                absent=REPEATS_FIRST_PAGE if is_first_again else None,
+            )
+        elif is_end and row.token_out is not None and row.token_out == row.token_in:
+            row = replace(row, token_out=None, complete=True)
         is_repeat = self._repeats_last(row)
         if self._is_repeated(row):
             return None
@@ -370,35 +385,9 @@ class Chain:
         self._delivered = True
         self.complete = row.complete
         self.token = decode_token(row.token_out)
-        self._total = fetched.page.total_pages if fetched.page.total_pages is not None else self._total
+        self._total = page.total_pages if page.total_pages is not None else self._total
         if not self.complete:
-            self.error = self._guard.endless(fetched.page, is_repeat=is_repeat)
-        return row
-
-    def _ended_by_repeat(self, row: PageRow, page: Page) -> PageRow:
-        """Return the row; if the page is a repeat that means the end of the chain, mark it as the last one.
-
-        After the last page by the API's count, a repeat of any page means the end. With ``on_repeated_page: end``, so
-        does a repeat of the page before it, or a page that names itself as the next one.
-        """
-        is_end = self._on_repeated_page == "end"
-        # The digest is computed only if it matters: this runs for each page, under the scheduler's lock.
-        is_known = page.is_beyond and row.record_count > 0 and digest_of(f"c{row.checksum}") in self._seen_set
-        if is_known or (is_end and self._repeats_last(row)):
-            nothing = encode_records(())
-            is_first_again = row.page == 2 and not page.is_beyond
-            return replace(
-                row,
-                token_out=None,
-                complete=True,
-                record_count=0,
-                received=0,
-                records=nothing,
-                checksum=checksum_of(nothing),
-                absent=REPEATS_FIRST_PAGE if is_first_again else None,
-            )
-        if is_end and row.token_out is not None and row.token_out == row.token_in:
-            return replace(row, token_out=None, complete=True)
+            self.error = self._guard.endless(page, is_repeat=is_repeat)
         return row
 
     def _repeats_last(self, row: PageRow) -> bool:

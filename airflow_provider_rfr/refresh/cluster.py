@@ -291,11 +291,21 @@ class Cluster:
                 # spark-submit's settings are in the JVM, and SparkConf sees them only once it is connected.
                 SparkContext._ensure_initialized()
             conf = SparkConf()
-            for key, value in self._defaults(conf).items():
+            master = conf.get("spark.master") or self._settings.get("spark.master") or LOCAL
+            defaults = {**application_settings(self._app_name, master), **self._settings}
+            if master.startswith("local"):
+                defaults.setdefault("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
+                if self._preload:
+                    defaults.setdefault("spark.python.daemon.module", "airflow_provider_rfr.refresh.worker_daemon")
+            for key, value in defaults.items():
                 conf.setIfMissing(key, value)
             context = self._context = SparkContext.getOrCreate(conf)
             context.setLogLevel("ERROR")
-            _ship_package(context)
+            # Executors lack this package if it was loaded from an archive that spark-submit does not distribute.
+            loader = globals()["__loader__"]
+            is_archive = isinstance(loader, zipimport.zipimporter)
+            if is_archive and os.path.basename(loader.archive) not in context._python_includes:
+                context.addPyFile(loader.archive)
             # Start the Python workers and let them import what tasks need, while the driver reads.
             slots = max(1, int(context.defaultParallelism))
             self._collect(context, _prepare_worker, range(slots))
@@ -303,24 +313,6 @@ class Cluster:
             self._error = _spark_error(error)
         finally:
             self.ready.set()
-
-    def _defaults(self, conf: Any) -> dict[str, str]:
-        master = conf.get("spark.master") or self._settings.get("spark.master") or LOCAL
-        defaults = {**application_settings(self._app_name, master), **self._settings}
-        if master.startswith("local"):
-            defaults.setdefault("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
-            if self._preload:
-                defaults.setdefault("spark.python.daemon.module", "airflow_provider_rfr.refresh.worker_daemon")
-        return defaults
-
-
-def _ship_package(context: SparkContext) -> None:
-    """Send this package to executors if it was loaded from an archive that spark-submit does not distribute."""
-    loader = globals()["__loader__"]
-    if isinstance(loader, zipimport.zipimporter):
-        archive = loader.archive
-        if os.path.basename(archive) not in context._python_includes:
-            context.addPyFile(archive)
 
 
 def is_submitted() -> bool:

@@ -71,7 +71,8 @@ class RefreshOptions(_Document):
     :ivar resume_within: seconds since its last commit for which an unfinished refresh is resumed by a later run
     :ivar on_busy: what to do while another run works on the same refresh: ``wait`` until it ends, ``fail`` at once, or
         ``take_over``, which ends it
-    :ivar force_restart: open a new generation even if one could be resumed; the retries of the run resume that one
+    :ivar force_restart: open a new generation even if one could be resumed, once per run: its retries and clears resume
+        that one
     :ivar head_start: read in the driver while Spark starts
     :ivar spark: start Spark ``when_needed``, after 1.5 s or 16 MiB of reading, so that the driver reads and publishes a
         small load alone; or ``always``. An application that spark-submit started, as in Airflow, has Spark already

@@ -69,23 +69,21 @@ def _moments(array: pa.Array, column: CursorColumn) -> pa.Array | None:
         if kind.tz is None and column.timezone != "UTC":
             moments = pc.assume_timezone(moments, column.timezone, ambiguous="earliest", nonexistent="earliest")
         return moments.cast(pa.int64())
+    # Numbers of an epoch format become null if their microseconds are beyond 64 bits.
     scale = next((_SCALE[form] for form in _formats(column) if form in _SCALE), None)
-    if scale is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        return _scaled(array, scale)
-    return _read_distinct(array, _moment_reader(column)) if _is_text(kind) else None
-
-
-def _scaled(array: pa.Array, scale: int) -> pa.Array:
-    """Return numbers of an epoch format as microseconds; null if these are beyond 64 bits.
-
-    :param scale: microseconds in a unit of the format
-    """
-    if pa.types.is_floating(array.type):
+    if scale is not None and pa.types.is_floating(kind):
         values = pc.round(pc.multiply(array.cast(pa.float64()), float(scale)))
         return pc.if_else(pc.less(pc.abs(values), _LARGEST), values, None).cast(pa.int64())
-    array, most = array.cast(pa.int64()), 2**63 // scale - 1
-    fits = pc.and_(pc.greater_equal(array, -most), pc.less_equal(array, most))
-    return pc.multiply(pc.if_else(fits, array, None), scale)
+    if scale is not None and pa.types.is_integer(kind):
+        array, most = array.cast(pa.int64()), 2**63 // scale - 1
+        fits = pc.and_(pc.greater_equal(array, -most), pc.less_equal(array, most))
+        return pc.multiply(pc.if_else(fits, array, None), scale)
+    if not _is_text(kind):
+        return None
+    # Each distinct text is parsed once, because texts repeat; one by one, because their formats may differ.
+    read, encoded = _moment_reader(column), array.dictionary_encode()
+    numbers = pa.array([read(text) for text in encoded.dictionary.to_pylist()], pa.int64())
+    return numbers.take(encoded.indices)
 
 
 def _formats(column: CursorColumn) -> tuple[str, ...]:
@@ -95,13 +93,6 @@ def _formats(column: CursorColumn) -> tuple[str, ...]:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _read_distinct(array: pa.Array, read: Callable[[str], int | None]) -> pa.Array:
-    """Parse each distinct text once, because texts repeat; one by one, because their formats may differ."""
-    encoded = array.dictionary_encode()
-    numbers = pa.array([read(text) for text in encoded.dictionary.to_pylist()], pa.int64())
-    return numbers.take(encoded.indices)
 
 
 def _moment_reader(column: CursorColumn) -> Callable[[str], int | None]:

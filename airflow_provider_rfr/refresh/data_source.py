@@ -149,19 +149,18 @@ class StreamScan:
             stream, number = as_paged(load_stream(self.source, self.stream)), 0
             try:
                 for number, page in enumerate(iter_pages(stream, partition), start=1):
-                    if page.records:
-                        yield from self._rows(stream, _page_of(stream, partition, number, page)).to_batches()
+                    if not page.records:
+                        continue
+                    kept, columns = _page_of(stream, partition, number, page), self.layout.read
+                    typed = type_pages([kept], columns, generation=0, max_offenders=_MOST_OFFENDERS, casts=stream.casts)
+                    place = f"{stream.name}, {page_place(kept.partition, kept.page)}"
+                    if typed.offenders:
+                        remedy = "give the column another type, in columns of the stream or by .schema(...)"
+                        raise TypeMismatchError(f"{place}: {misfits_in_words(typed)}; {remedy}")
+                    yield from self.layout.fitted(typed.table, place).to_batches()
             except SourceError as error:
                 error.partition, error.page = stream.partition_key(partition), number + 1
                 raise
-
-    def _rows(self, stream: Stream, page: LedgerPage) -> pa.Table:
-        typed = type_pages([page], self.layout.read, generation=0, max_offenders=_MOST_OFFENDERS, casts=stream.casts)
-        place = f"{stream.name}, {page_place(page.partition, page.page)}"
-        if typed.offenders:
-            remedy = "give the column another type, in columns of the stream or by .schema(...)"
-            raise TypeMismatchError(f"{place}: {misfits_in_words(typed)}; {remedy}")
-        return self.layout.fitted(typed.table, place)
 
 
 def _source(options: Mapping[str, str]) -> dict[str, Any]:

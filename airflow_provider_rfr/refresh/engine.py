@@ -26,11 +26,11 @@ from airflow_provider_rfr.http.redaction import bare_host, redact
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.sync_state import SyncState
-from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.lake.target import Publication, TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures, maintain
 from airflow_provider_rfr.refresh.budget import BudgetLimiter, StreamBudget
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
-from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, secrets_of
+from airflow_provider_rfr.refresh.config import RefreshConfig, secrets_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import SeenColumns, TaskFigures, key_columns
 from airflow_provider_rfr.refresh.partitions import PartitionBook
@@ -102,7 +102,15 @@ class Refresh:
         self._report = report
         self._stopping = rounds.stopping
         self._stream = stream
-        self._options = _within_limits(config.options, self._stream)
+        # The stream's own rate is a default, its concurrency an upper bound.
+        limits: dict[str, Any] = {}
+        if config.options.requests_per_second is None and (rate := stream.requests_per_second) is not None:
+            limits["requests_per_second"] = rate
+            _log.info("%s: at most %.4g requests per second, as set by the source", stream.name, rate)
+        if stream.max_concurrency is not None and stream.max_concurrency < config.options.concurrency:
+            limits["concurrency"] = stream.max_concurrency
+            _log.info("%s: concurrency is %s, the limit of the source", stream.name, stream.max_concurrency)
+        self._options = config.options.model_copy(update=limits)
         # The driver, too, sends requests: for the schema of some streams, and for partitions that are parents' records.
         if self._options.requests_per_second is not None:
             rounds.budget.limit(self._options.requests_per_second)
@@ -229,7 +237,9 @@ class Refresh:
     def _open(self) -> PartitionBook | None:
         """Open a generation or take one over; return None if this run has published it already."""
         run, header = self._config.run, self.ledger.header
-        outcome = None if header is None else self._outcome_on_target(header)
+        outcome: PublishOutcome | None = None
+        if header is not None and (publication := self._publication_of(header)) is not None:
+            outcome = outcome_of(publication, header)
         # A generation that another run has published is not open, even if its header does not say so yet.
         has_ended = outcome is not None and header is not None and run.key not in (None, header.run_key)
         prints, base = self._plan_sync(None if has_ended else header)
@@ -243,12 +253,14 @@ class Refresh:
             self._mark_published(outcome)
         if decision.opening is Opening.NEW:
             slices = (stream_slice.partition for stream_slice in unique_slices(self._stream, self._changed_slices()))
+            kind = {"base_state": base, "fixed_window": window and str(window)}
+            restarted_by = run.key if self._options.force_restart else None
             return self.ledger.open_generation(
                 ((self._stream.partition_key(stream_slice), stream_slice) for stream_slice in slices),
                 read_fingerprint=prints.read,
                 publish_fingerprint=prints.publish,
                 run_key=run.key,
-                labels={**self._labels(), "base_state": base, "fixed_window": window and str(window)},
+                labels={**self._labels(), **kind, "restarted_by": restarted_by},
                 describe=None if self._sync is None else self._sync.span_of,
             )
         assert header is not None
@@ -257,14 +269,19 @@ class Refresh:
             self._take_header()
             self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
             return None
-        return self._resume()
+        # Take over the open generation, and restore the state of its open chains.
+        self.figures.resumed = True
+        book = self.ledger.take_over(prints.publish, run.key, self._labels())
+        if (table := self.ledger.read_pages()) is not None:
+            checked = self._stream.addressable and self._options.on_source_change != "accept"
+            book.remember(table, addressable=checked)
+        self._relocations.follow(book)
+        return book
 
-    def _outcome_on_target(self, header: LedgerHeader) -> PublishOutcome | None:
-        """Return the outcome of the header's generation if the target shows its publish, whatever the header says."""
+    def _publication_of(self, header: LedgerHeader) -> Publication | None:
+        """Return the publish of the header's generation that the target shows, whatever the header says."""
         publication = self._target.published(self.ledger.id)
-        if publication is None or publication.generation != header.generation:
-            return None
-        return outcome_of(publication, header)
+        return None if publication is None or publication.generation != header.generation else publication
 
     def _check_sync(self) -> None:
         """Check that the stream can be read incrementally, if the document asks for that; parse the window.
@@ -303,8 +320,16 @@ class Refresh:
         upstream = self._relocations.upstream
         if self._config.sync == "incremental":
             state = self._state_of(upstream)
-            age = self._options.resume_within
-            if _has_begun_in_full(header, full, is_first=state is None, resume_within=age):
+            # Without a state, the sync reads everything anyway. With one, it leaves a generation to full refreshes if a
+            # guard refused it, whatever the guards of this sync are, or if its mode is append: here it would replace
+            # the table's rows. One that is too old to be resumed would be read again as a whole.
+            if (
+                header is not None
+                and (header.state, header.base_state) == (RefreshState.OPEN, None)
+                and header.read_fingerprint == full.read
+                and (state is None or (header.refused_under is None and header.mode is None))
+                and (state is None or idle_seconds(header) <= self._options.resume_within)
+            ):
                 _log.info("%s: a full refresh was begun, and is finished first", self.figures.target)
                 state, window = None, None
             elif state is None and window is None and self._target.has_lost_state:
@@ -315,7 +340,15 @@ class Refresh:
             self._sync = SyncPlan(read, rules_of(self._stream, read, upstream), state, window)
             self._sync.check(self.figures.target)
             if not self._sync.is_full:
-                self._check_columns(read.column.name)
+                # A merge finds rows by these columns: without one, it would take each record for a new row.
+                names = {".".join(path): "primary_key" for path in key_paths(self._stream.primary_key)}
+                for name in self._target.lacks({**names, read.column.name: ""}):
+                    raise ConfigurationError(
+                        f"streams.{self._stream.name}.{names.get(name, 'incremental.cursor_field')}",
+                        f"{self.figures.target} has rows and no column {name!r}; it was renamed or dropped since the"
+                        " last sync",
+                        "rename it back, or run once with full_refresh: true",
+                    )
         is_full = self._sync is None or self._sync.is_full
         self._prints = full if is_full else fingerprints_of(*definition, incremental=True, window=window)
         if self._options.replace_where is not None:
@@ -337,19 +370,6 @@ class Refresh:
             _log.info("%s has rows of another API, so everything is read", self.figures.target)
         return None
 
-    def _check_columns(self, cursor: str) -> None:
-        """Check that the table has the columns of the primary key and of the cursor, by which a merge finds rows.
-
-        :raises ConfigurationError: it lacks one, so that each record would be taken for a new row
-        """
-        names = {".".join(path): "primary_key" for path in key_paths(self._stream.primary_key)}
-        for name in self._target.lacks({**names, cursor: ""}):
-            raise ConfigurationError(
-                f"streams.{self._stream.name}.{names.get(name, 'incremental.cursor_field')}",
-                f"{self.figures.target} has rows and no column {name!r}; it was renamed or dropped since the last sync",
-                "rename it back, or run once with full_refresh: true",
-            )
-
     def _changed_slices(self) -> Iterable[Mapping[str, Any]] | None:
         """Return the slices that ask for changes, or for the window; None to read the whole stream."""
         if self._sync is not None and self._sync.window is not None:
@@ -362,35 +382,21 @@ class Refresh:
         """Return the header fields that name the source, the mode of publish and the task of the attempt."""
         run, task = self._config.run.airflow, {"dag_id", "dag_run_id", "task_id", "map_index", "try_number"}
         is_first_sync = self._config.sync == "incremental" and self._sync is not None and self._sync.is_full
-        return {
-            "mode": None if is_first_sync or self._options.mode == "replace" else self._options.mode,
-            "replace_where": self._options.replace_where,
-            "silence": silence_seconds(self._options),
-            **self._described_source(),
-            **(run.model_dump(include=task) if run is not None else {}),
-        }
-
-    def _described_source(self) -> dict[str, str | None]:
-        """Return the header fields that describe the source, without secrets and without the path of an address."""
         stream, secrets = self._stream, secrets_of(self._config)
+        # Without secrets, and without the path of an address.
         facts = {
             "stream": stream.name,
             "host": stream.api_host and bare_host(stream.api_host),
             "paging": stream.pages_by,
             "primary_key": ", ".join(".".join(path) for path in key_paths(stream.primary_key)),
         }
-        return {name: cut(redact(fact, secrets), _LONGEST_FACT) if fact else None for name, fact in facts.items()}
-
-    def _resume(self) -> PartitionBook:
-        """Take over the open generation, and restore the state of its open chains."""
-        self.figures.resumed = True
-        book = self.ledger.take_over(self._prints.publish, self._config.run.key, self._labels())
-        table = self.ledger.read_pages()
-        if table is not None:
-            checked = self._stream.addressable and self._options.on_source_change != "accept"
-            book.remember(table, addressable=checked)
-        self._relocations.follow(book)
-        return book
+        return {
+            "mode": None if is_first_sync or self._options.mode == "replace" else self._options.mode,
+            "replace_where": self._options.replace_where,
+            "silence": silence_seconds(self._options),
+            **{name: cut(redact(fact, secrets), _LONGEST_FACT) if fact else None for name, fact in facts.items()},
+            **(run.model_dump(include=task) if run is not None else {}),
+        }
 
     def _read(self, book: PartitionBook) -> None:
         # The errors that were retried when the driver listed the partitions.
@@ -427,9 +433,7 @@ class Refresh:
 
     def _mark_published(self, outcome: PublishOutcome) -> None:
         try:
-            publication = self._target.published(self.ledger.id)
-            if publication is not None and publication.generation != self.ledger.held.generation:
-                publication = None
+            publication = self._publication_of(self.ledger.held)
             self.ledger.commit([], **published_fields(outcome, publication))
         except FencedError as fenced:
             _log.warning("published, but not marked so: %s", fenced)
@@ -453,35 +457,6 @@ def refuses_generation(error: BaseException) -> bool:
     if isinstance(error, RfrError):
         return error.refuses_generation
     return not isinstance(error, (OSError, EOFError, MemoryError))
-
-
-def _has_begun_in_full(
-    header: LedgerHeader | None, full: Fingerprints, *, is_first: bool, resume_within: float
-) -> bool:
-    """Tell whether an incremental sync has to finish a full refresh first.
-
-    :param is_first: whether the table has no state, so that the sync reads everything anyway
-    """
-    if header is None or header.state is not RefreshState.OPEN or header.base_state is not None:
-        return False
-    # A generation that a guard refused is left to full refreshes, whatever the guards of this sync are. One that is too
-    # old to be resumed would be read again as a whole.
-    if not is_first and (header.refused_under is not None or idle_seconds(header) > resume_within):
-        return False
-    # A generation with mode append would replace the table's rows here, so it is left to full refreshes that append.
-    return header.read_fingerprint == full.read and (is_first or header.mode is None)
-
-
-def _within_limits(options: RefreshOptions, stream: PagedStream) -> RefreshOptions:
-    """Return the options within the stream's limits: its rate is a default, its concurrency an upper bound."""
-    limits: dict[str, Any] = {}
-    if options.requests_per_second is None and stream.requests_per_second is not None:
-        limits["requests_per_second"] = stream.requests_per_second
-        _log.info("%s: at most %.4g requests per second, as set by the source", stream.name, stream.requests_per_second)
-    if stream.max_concurrency is not None and stream.max_concurrency < options.concurrency:
-        limits["concurrency"] = stream.max_concurrency
-        _log.info("%s: concurrency is %s, the limit of the source", stream.name, stream.max_concurrency)
-    return options.model_copy(update=limits)
 
 
 def _failure(stream: str, book: PartitionBook) -> BaseException:

@@ -60,7 +60,8 @@ def states_in(text: str) -> dict[str, ForeignState]:
     states = None
     with suppress(RecursionError):
         document = _document_in(text)
-        states = _dlt_states(document) if _is_of_dlt(document) else _airbyte_states(document)
+        is_of_dlt = isinstance(document, Mapping) and ("sources" in document or "engine_version" in document)
+        states = _dlt_states(document) if is_of_dlt else _airbyte_states(document)
     if states is None:
         raise ConfigurationError("file", "has values within values, too deep to be read", _FORMS)
     if not states:
@@ -91,10 +92,6 @@ def _unpacked(text: Any) -> Any:
         return None
 
 
-def _is_of_dlt(document: Any) -> bool:
-    return isinstance(document, Mapping) and ("sources" in document or "engine_version" in document)
-
-
 def _dlt_states(document: Mapping[str, Any]) -> dict[str, ForeignState]:
     if "sources" not in document:
         document = _mapping(_unpacked(document.get("state")) or {}, "state")
@@ -106,9 +103,14 @@ def _dlt_states(document: Mapping[str, Any]) -> dict[str, ForeignState]:
             place = f"sources.{source}.resources.{resource}"
             cursors = _mapping(_mapping(kept, place).get("incremental") or {}, f"{place}.incremental")
             values = {
-                path: _plain(cursor["last_value"])
+                path: cursor["last_value"]
                 for path, cursor in cursors.items()
                 if "last_value" in _mapping(cursor, f"{place}.incremental.{path}")
+            }
+            # The first character may be a mark of dlt for decimals, times or dates.
+            values = {
+                path: value[1:] if isinstance(value, str) and "\uf026" <= value[:1] <= "\uf02f" else value
+                for path, value in values.items()
             }
             if values:
                 found.append((source, resource, ForeignState("dlt", values)))
@@ -116,11 +118,6 @@ def _dlt_states(document: Mapping[str, Any]) -> dict[str, ForeignState]:
     return {
         resource if names.count(resource) == 1 else f"{source}.{resource}": state for source, resource, state in found
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return a value without its first character if that is a mark of dlt for decimals, times or dates."""
-    return value[1:] if isinstance(value, str) and "\uf026" <= value[:1] <= "\uf02f" else value
 
 
 def _airbyte_states(document: Any) -> dict[str, ForeignState]:

@@ -296,9 +296,13 @@ def _details_of(header: LedgerHeader, rows: pa.Table | None, files: int, files_r
     # The curve is drawn with few points; the last page is always one of them.
     chosen = np.unique(np.linspace(0, len(seconds) - 1, min(len(seconds), _POINTS)).astype(int))
     pages = header.pages if files_read < files else len(seconds)
+    epochs, attempts = rows["epoch"].to_numpy(), []
+    for epoch in np.unique(epochs):
+        of_it = seconds[epochs == epoch]
+        attempts.append(AttemptSpan(int(epoch), float(of_it[0]), float(of_it[-1]), len(of_it)))
     return RefreshDetails(
         points=tuple((float(seconds[place]), round((int(place) + 1) * pages / len(seconds))) for place in chosen),
-        attempts=_attempts(rows["epoch"].to_numpy(), seconds),
+        attempts=tuple(attempts),
         slowest=tuple(sorted(partitions, key=lambda partition: -partition.seconds)[:_SHOWN_PARTITIONS]),
         unfinished=tuple(idle[:_SHOWN_PARTITIONS]),
         skipped=rows.num_rows - rows["skipped"].null_count,
@@ -306,14 +310,6 @@ def _details_of(header: LedgerHeader, rows: pa.Table | None, files: int, files_r
         files=files,
         files_read=files_read,
     )
-
-
-def _attempts(epochs: np.ndarray, seconds: np.ndarray) -> tuple[AttemptSpan, ...]:
-    spans = []
-    for epoch in np.unique(epochs):
-        of_it = seconds[epochs == epoch]
-        spans.append(AttemptSpan(int(epoch), float(of_it[0]), float(of_it[-1]), len(of_it)))
-    return tuple(spans)
 
 
 def _partitions(rows: pa.Table, seconds: np.ndarray, header: LedgerHeader) -> list[PartitionSpan]:

@@ -274,7 +274,7 @@ class Ledger:
                     lines = row["records"].encode().split(b"\n") if row["record_count"] else ()
                     records = [loads(line) for line in lines]
                     page = Page(records, request=row["request"], skipped=row["skipped"])
-                    yield json.loads(book.slices[ordinal]), page
+                    yield loads(book.slices[ordinal].encode()), page
 
     def page_files(self) -> dict[str, int]:
         """Return the bytes of the generation's committed files that hold pages, by location."""

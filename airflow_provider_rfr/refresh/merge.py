@@ -179,18 +179,28 @@ class Merge:
         verdict = self._judge(live)
         rewritten = self._rewrite(reader, live, verdict)
         counts = self._counts(verdict)
-        self._check_deletions(counts, before)
+        if counts.deleted > self.limits.max_deleted * before:
+            raise PublishRefusedError(
+                f"{counts.deleted} of {before} rows would be deleted, and max_deleted allows"
+                f" {self.limits.max_deleted:.0%}; nothing was published and readers keep the old table; if the source"
+                " is right, set max_deleted to a greater share and run again: nothing is fetched again"
+            )
         new_rows = self._write_new_rows(verdict)
         old = [file for files, result in rewritten for file, kept in zip(files, result.kept, strict=True) if not kept]
         new = [file for _, result in rewritten for file in result.written]
         removed = sum(result.removed for _, result in rewritten)
         added = sum(file.rows for file in new_rows)
+        keys = [table for _, result in rewritten for table in result.deleted]
+        deleted = pa.concat_tables(keys) if keys else pa.table({})
+        if keys:
+            # Distinct ones, because the table may have several rows with the same key.
+            deleted = deleted.group_by(deleted.column_names, use_threads=False).aggregate([])
         plan = MergePlan(
             tuple(task.file for task in old),
             (*new, *new_rows),
             counts,
             before - removed + added,
-            _distinct([keys for _, result in rewritten for keys in result.deleted]),
+            deleted,
             int((verdict.hits[verdict.replaces & ~verdict.is_unchanged] - 1).clip(0).sum()),
         )
         self._check(plan, before, removed, added)
@@ -199,33 +209,27 @@ class Merge:
     def _search(self, reader: TableReader, live: Sequence[FileScanTask]) -> None:
         """Find the rows with keys of the batch in the files that were not searched yet."""
         fresh = [task for task in live if _content(task) not in self._hits]
-        may_have = self._pruned(fresh, reader)
-        shares = equal_shares(may_have, self.jobs.cores, lambda task: task.file.file_size_in_bytes)
+        # A file with delete files is always read, because its remaining rows have to be counted.
+        wanted = [task for task in fresh if task.delete_files]
+        if self.batch.key_files:
+            schema = reader.columns()
+            columns = [
+                (schema.find_field(".".join(path)).field_id, bounds)
+                for path, bounds in zip(self.rules.paths, self.batch.bounds, strict=True)
+                if bounds is not None
+            ]
+            wanted = [
+                task
+                for task in fresh
+                if task.delete_files
+                or all(_overlaps(bounds, bounds_of(task.file, schema, field_id)) for field_id, bounds in columns)
+            ]
+        shares = equal_shares(wanted, self.jobs.cores, lambda task: task.file.file_size_in_bytes)
         tasks = [SearchTask(reader, self.store, self.batch.key_files, self.rules, tuple(share)) for share in shares]
         for task, found in zip(tasks, self.jobs.run(find_hits, tasks), strict=True):
             self._hits.update({_content(file): hits for file, hits in zip(task.files, found, strict=True)})
         for file in fresh:
             self._hits.setdefault(_content(file), Hits.none(file.file.record_count))
-
-    def _pruned(self, files: Sequence[FileScanTask], reader: TableReader) -> list[FileScanTask]:
-        """Return the files that may have keys of the batch, by the bounds of the key's columns."""
-        # A file with delete files is always read, because its remaining rows have to be counted.
-        if not self.batch.key_files:
-            return [task for task in files if task.delete_files]
-        schema = reader.columns()
-        columns = [
-            (schema.find_field(".".join(path)).field_id, bounds)
-            for path, bounds in zip(self.rules.paths, self.batch.bounds, strict=True)
-            if bounds is not None
-        ]
-
-        def may_have_keys(task: FileScanTask) -> bool:
-            return bool(task.delete_files) or all(
-                (span := bounds_of(task.file, schema, field_id)) is None or _overlaps(bounds, span)
-                for field_id, bounds in columns
-            )
-
-        return [task for task in files if may_have_keys(task)]
 
     def _judge(self, live: Sequence[FileScanTask]) -> _Verdict:
         """Compare the winners with the table's rows that have their keys."""
@@ -247,9 +251,18 @@ class Merge:
     ) -> list[tuple[tuple[FileScanTask, ...], Rewritten]]:
         """Rewrite the files that hold replaced rows; record in the verdict which rows are unchanged."""
         replaced = {} if self.limits.appends else self._replaced(live, verdict)
-        self._check_bytes([rows.file for rows, _ in replaced.values()], live)
-        groups = [[rows for rows, _ in share] for share in _grouped(list(replaced.values()))]
-        groups += [[_untouched(task) for task in share] for share in self._files_to_compact(live, replaced, verdict)]
+        hit = [rows.file for rows, _ in replaced.values()]
+        self._check_bytes(hit, live)
+        shares = [[task] for task in hit if task.file.file_size_in_bytes >= _SMALL_BYTES]
+        # Small files of one partition are written together, as fewer files.
+        for small in _small_files(hit):
+            shares += equal_shares(small, 1, lambda task: task.file.file_size_in_bytes)
+        groups = [[replaced[task.file.file_path][0] for task in share] for share in shares]
+        nothing: _Numbers = np.zeros(0, dtype=np.int64)
+        groups += [
+            [Replaced(task, nothing, nothing.astype(bool), nothing, nothing) for task in share]
+            for share in self._files_to_compact(live, replaced, verdict)
+        ]
         outcomes = self._run(reader, groups)
         for group, result in outcomes:
             for rows, stays in zip(group, result.stays, strict=True):
@@ -276,7 +289,10 @@ class Merge:
         self, reader: TableReader, groups: Sequence[Sequence[Replaced]]
     ) -> list[tuple[Sequence[Replaced], Rewritten]]:
         """Rewrite each group of files, unless an earlier try rewrote it in the same form; return all results."""
-        digests = [_digest(group) for group in groups]
+        digests = [
+            _digest(numbers for rows in group for numbers in (rows.rows, rows.compares, rows.parts, rows.places))
+            for group in groups
+        ]
         names = [tuple(_content(rows.file) for rows in group) for group in groups]
         wanted = [
             number
@@ -303,16 +319,26 @@ class Merge:
             return []
         free = {_content(task): task for task in live if task.file.file_path not in replaced}
         if self._fold is None:
-            self._fold = tuple(map(_content, _small_files(free.values())))
+            # Of the partition that has most small files; none if it has few.
+            small = max(_small_files(free.values()), key=len, default=[])
+            sizes = np.cumsum([task.file.file_size_in_bytes for task in small])
+            count = int(np.searchsorted(sizes, _FOLDED_BYTES, side="right"))
+            self._fold = tuple(map(_content, small[:count])) if len(small) > _MANY_SMALL_FILES else ()
         # The same files at each try, whose rewrite is used again: a retry must be fast, to win against busy writers.
         group = [free[content] for content in self._fold if content in free]
         return [group] if group and len(group) == len(self._fold) else []
 
     def _write_new_rows(self, verdict: _Verdict) -> list[StoredFile]:
         """Return data files with exactly those rows of the batch that the commit adds to the table."""
-        dropped = self._dropped(verdict)
+        leaves, dropped = verdict.is_stale | verdict.is_unchanged, self.batch.losers
+        if self.rules.is_whole_row:
+            # Equal rows of a stream without a key are different rows: the table gets all of them or none.
+            dropped = dropped.filter(pa.array(leaves[dropped["winner"].to_numpy()]))
+        names = self.batch.winners.column_names
+        dropped = pa.concat_tables([dropped.select(names), self.batch.winners.filter(pa.array(leaves))])
+        dropped = dropped.filter(pc.invert(dropped["deleted"]))
         parts, rows = dropped["part"].to_numpy(), dropped["row"].to_numpy()
-        digest = hashlib.blake2b(parts.tobytes() + rows.tobytes()).digest()
+        digest = _digest([parts, rows])
         if self._new_rows is None or self._new_rows[0] != digest:
             hit: dict[int, Any] = {int(number): rows[parts == number] for number in np.unique(parts)}
             files = [part.file for part in self.batch.parts]
@@ -320,16 +346,6 @@ class Merge:
             again = self.without([(str(files[number]), places) for number, places in hit.items()])
             self._new_rows = digest, [*stay, *again]
         return self._new_rows[1]
-
-    def _dropped(self, verdict: _Verdict) -> pa.Table:
-        """Return ``part`` and ``row`` of the batch's rows that the commit does not add to the table."""
-        leaves, losers = verdict.is_stale | verdict.is_unchanged, self.batch.losers
-        if self.rules.is_whole_row:
-            # Equal rows of a stream without a key are different rows: the table gets all of them or none.
-            losers = losers.filter(pa.array(leaves[losers["winner"].to_numpy()]))
-        winners = self.batch.winners.filter(pa.array(leaves))
-        dropped = pa.concat_tables([losers.select(winners.column_names), winners])
-        return dropped.filter(pc.invert(dropped["deleted"]))
 
     def _counts(self, verdict: _Verdict) -> MergeCounts:
         deletion, hit, replaces = verdict.is_deletion, verdict.hits > 0, verdict.replaces
@@ -365,14 +381,6 @@ class Merge:
                 f" written, {removed} removed, and {before} would become {plan.rows}; nothing is published"
             )
 
-    def _check_deletions(self, counts: MergeCounts, before: int) -> None:
-        if counts.deleted > self.limits.max_deleted * before:
-            raise PublishRefusedError(
-                f"{counts.deleted} of {before} rows would be deleted, and max_deleted allows"
-                f" {self.limits.max_deleted:.0%}; nothing was published and readers keep the old table; if the source"
-                " is right, set max_deleted to a greater share and run again: nothing is fetched again"
-            )
-
     def _check_bytes(self, hit: Sequence[FileScanTask], live: Sequence[FileScanTask]) -> None:
         size = sum(task.file.file_size_in_bytes for task in hit)
         whole = sum(task.file.file_size_in_bytes for task in live)
@@ -392,18 +400,13 @@ class Merge:
             )
 
 
-def _small_files(files: Iterable[FileScanTask]) -> list[FileScanTask]:
-    """Return small files of the partition that has most of them; none if it has few."""
+def _small_files(files: Iterable[FileScanTask]) -> list[list[FileScanTask]]:
+    """Return the small files, in a group for each partition: files of several partitions can't become one."""
     partitions: dict[Any, list[FileScanTask]] = {}
     for task in files:
         if task.file.file_size_in_bytes < _SMALL_BYTES:
-            # Files of several partitions can't become one.
             partitions.setdefault((task.file.spec_id, str(task.file.partition)), []).append(task)
-    small = max(partitions.values(), key=len, default=[])
-    if len(small) <= _MANY_SMALL_FILES:
-        return []
-    sizes = np.cumsum([task.file.file_size_in_bytes for task in small])
-    return small[: int(np.searchsorted(sizes, _FOLDED_BYTES, side="right"))]
+    return list(partitions.values())
 
 
 def _content(task: FileScanTask) -> _Content:
@@ -411,44 +414,17 @@ def _content(task: FileScanTask) -> _Content:
     return (task.file.file_path, *sorted(file.file_path for file in task.delete_files))
 
 
-def _untouched(task: FileScanTask) -> Replaced:
-    nothing: _Numbers = np.zeros(0, dtype=np.int64)
-    return Replaced(task, nothing, nothing.astype(bool), nothing, nothing)
-
-
-def _distinct(keys: Sequence[pa.Table]) -> pa.Table:
-    """Return the distinct keys: the table may have several rows with the same key."""
-    if not keys:
-        return pa.table({})
-    table = pa.concat_tables(keys)
-    return table.group_by(table.column_names, use_threads=False).aggregate([])
-
-
-def _digest(group: Sequence[Replaced]) -> bytes:
+def _digest(arrays: Iterable[_Numbers | _Mask]) -> bytes:
     digest = hashlib.blake2b()
-    for rows in group:
-        for numbers in (rows.rows, rows.compares, rows.parts, rows.places):
-            digest.update(len(numbers).to_bytes(8, "big") + numbers.tobytes())
+    for numbers in arrays:
+        digest.update(len(numbers).to_bytes(8, "big") + numbers.tobytes())
     return digest.digest()
 
 
-def _grouped(replaced: list[tuple[Replaced, _Numbers]]) -> list[list[tuple[Replaced, _Numbers]]]:
-    """Group the files to rewrite: small files of one partition are written together, as fewer files."""
-    groups: dict[Any, list[tuple[Replaced, _Numbers]]] = {}
-    result = []
-    for item in replaced:
-        file = item[0].file.file
-        if file.file_size_in_bytes >= _SMALL_BYTES:
-            result.append([item])
-        else:
-            groups.setdefault((file.spec_id, str(file.partition)), []).append(item)
-    for group in groups.values():
-        result += equal_shares(group, 1, lambda item: item[0].file.file.file_size_in_bytes)
-    return result
-
-
-def _overlaps(bounds: Bounds, span: tuple[Any, Any]) -> bool:
-    """Tell whether any of the ascending ranges and a file's range have a value in common."""
+def _overlaps(bounds: Bounds, span: tuple[Any, Any] | None) -> bool:
+    """Tell whether any of the ascending ranges and a file's range, which may be unknown, have a value in common."""
+    if span is None:
+        return True
     try:
         place = bisect.bisect_left(bounds, span[0], key=lambda bound: bound[1])
         return place < len(bounds) and bool(bounds[place][0] <= span[1])

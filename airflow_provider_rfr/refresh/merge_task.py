@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,7 +114,13 @@ class KeyRules:
             return columns[0].cast(large.get(columns[0].type, columns[0].type))
         parts: list[pa.Array] = []
         for column in columns:
-            content = _as_bytes(column)
+            # As bytes that are equal for equal values.
+            if pa.types.is_nested(column.type):
+                values = (None if value is None else json.dumps(value, default=str) for value in column.to_pylist())
+                column = pa.array(list(values), pa.large_string())
+            elif not pa.types.is_binary(column.type) and not pa.types.is_fixed_size_binary(column.type):
+                column = column.cast(pa.large_string())
+            content = column.cast(pa.large_binary())
             # Each value follows its length, so that ("ab", "c") and ("a", "bc") differ, and null differs from "".
             length = pc.binary_length(content).fill_null(-1).cast(pa.large_string()).cast(pa.large_binary())
             parts += [length, content.fill_null(b"")]
@@ -151,16 +157,6 @@ def versions_of(rows: pa.Table, cursor: CursorColumn) -> pa.Array:
     # Lord Howe Island puts its clocks back by half an hour.
     moments[twice] -= local.cast(pa.int64()).take(pa.array(twice)).to_numpy() % np.minimum(apart[twice], _HOUR)
     return pa.array(moments, mask=values.is_null().to_numpy(zero_copy_only=False))
-
-
-def _as_bytes(column: pa.Array) -> pa.Array:
-    """Return bytes that are equal for equal values."""
-    if pa.types.is_nested(column.type):
-        values = (None if value is None else json.dumps(value, default=str) for value in column.to_pylist())
-        column = pa.array(list(values), pa.large_string())
-    elif not pa.types.is_binary(column.type) and not pa.types.is_fixed_size_binary(column.type):
-        column = column.cast(pa.large_string())
-    return column.cast(pa.large_binary())
 
 
 def write_index(store: FileStore, location: str, rows: pa.Table, rules: KeyRules, deleted: bool) -> None:
@@ -246,8 +242,14 @@ class ChangeBatch:
         keys, versions = keys.filter(mask), versions.filter(mask)
         if rules.is_one_column and bounds[0] is not None:
             bounds = (_segments(keys),)
-        files = _write_keys(store, scratch, keys, versions)
-        return cls(tuple(parts), rows.filter(mask), losers, files, bounds)
+        # Limited in bytes, too, because keys that are whole rows may be long.
+        files, share_rows = [], max(1, min(_KEYS_AT_ONCE, _BYTES_AT_ONCE * len(keys) // max(1, keys.nbytes)))
+        for start in range(0, len(keys), share_rows):
+            location = f"{scratch}/{uuid.uuid4().hex}{OWN_FILE}"
+            share = versions.slice(start, share_rows).append_column("key", keys.slice(start, share_rows))
+            store.write_parquet(location, share, {})
+            files.append(KeyFile(location, start))
+        return cls(tuple(parts), rows.filter(mask), losers, tuple(files), bounds)
 
     @property
     def records(self) -> int:
@@ -299,17 +301,6 @@ def is_before_stub(ends: _Mask, stubs: _Mask) -> _Mask:
     last, places = np.full(int(ends.sum()), -1), np.flatnonzero(stubs)
     np.maximum.at(last, groups[places], places)
     return np.asarray(np.arange(len(ends)) < last[groups])
-
-
-def _write_keys(store: FileStore, scratch: str, keys: pa.Array, versions: pa.Table) -> tuple[KeyFile, ...]:
-    # Limited in bytes, too, because keys that are whole rows may be long.
-    files, share_rows = [], max(1, min(_KEYS_AT_ONCE, _BYTES_AT_ONCE * len(keys) // max(1, keys.nbytes)))
-    for start in range(0, len(keys), share_rows):
-        location = f"{scratch}/{uuid.uuid4().hex}{OWN_FILE}"
-        share = versions.slice(start, share_rows).append_column("key", keys.slice(start, share_rows))
-        store.write_parquet(location, share, {})
-        files.append(KeyFile(location, start))
-    return tuple(files)
 
 
 def _bounds(columns: Sequence[pa.ChunkedArray]) -> tuple[Bounds | None, ...]:
@@ -389,7 +380,13 @@ def find_hits(task: SearchTask) -> list[Hits]:
     # A sync without records has no keys; its files are read only to count their rows, which takes any column.
     names = task.rules.columns or [task.reader.columns().fields[0].name]
     columns, found = task.reader.columns(names), list[Hits]()
-    for tables in _read_some(task, columns):
+    held: list[pa.Table] = []
+    for number, file in enumerate(task.files, start=1):
+        held.append(task.reader.read(file, columns))
+        if number < len(task.files) and sum(table.num_rows for table in held) < _ROWS_AT_ONCE:
+            continue
+        # The rows of several files are searched at once.
+        tables, held = held, []
         if not task.keys:
             found.extend(Hits.none(table.num_rows) for table in tables)
             continue
@@ -405,7 +402,13 @@ def find_hits(task: SearchTask) -> list[Hits]:
 
 
 def _places_of(task: SearchTask, keys: pa.Array, cursors: pa.Array) -> tuple[_Numbers, _Mask]:
-    """Return for each row of the table the place of its key among the winners, or -1, and whether the row is newer."""
+    """Return for each row of the table the place of its key among the winners, or -1, and whether the row is newer.
+
+    A row is newer if its cursor value is greater than that of the winner. As in a batch, a version without a cursor
+    value is older than any with one. But a deletion without one is newer than all rows that were fetched before it,
+    except rows beyond the window that is read.
+    """
+    end = task.rules.end
     places, newer = np.full(len(keys), -1, dtype=np.int64), np.zeros(len(keys), dtype=bool)
     for file in task.keys:
         batch = task.store.read_table(file.location, ("key", "cursor", "deleted"))
@@ -418,36 +421,13 @@ def _places_of(task: SearchTask, keys: pa.Array, cursors: pa.Array) -> tuple[_Nu
         hit = some[found.is_valid().to_numpy(zero_copy_only=False)]
         at = found.drop_null().to_numpy().astype(np.int64)
         places[hit] = file.start + at
-        winners = batch.select(["cursor", "deleted"]).take(pa.array(at))
-        newer[hit] = _newer(cursors.take(pa.array(hit)), winners, task.rules.end)
+        winners, present = batch.select(["cursor", "deleted"]).take(pa.array(at)), cursors.take(pa.array(hit))
+        versions, deletes = (winners[name].combine_chunks() for name in ("cursor", "deleted"))
+        beyond = pa.scalar(False) if end is None else pc.greater_equal(present, pa.scalar(end).cast(present.type))
+        without_cursor = pc.if_else(deletes, beyond, present.is_valid())
+        is_newer = pc.if_else(versions.is_null(), without_cursor, pc.greater(present.cast(versions.type), versions))
+        newer[hit] = is_newer.fill_null(False).to_numpy(zero_copy_only=False)
     return places, newer
-
-
-def _read_some(task: SearchTask, columns: Any) -> Iterator[list[pa.Table]]:
-    """Yield the key columns of several files at a time."""
-    tables: list[pa.Table] = []
-    for file in task.files:
-        tables.append(task.reader.read(file, columns))
-        if sum(table.num_rows for table in tables) >= _ROWS_AT_ONCE:
-            yield tables
-            tables = []
-    if tables:
-        yield tables
-
-
-def _newer(present: pa.Array, winners: pa.Table, end: int | None) -> _Mask:
-    """Tell for each row of the table whether its cursor value is greater than that of the batch's row.
-
-    As in a batch, a version without a cursor value is older than any with one. But a deletion without one is newer than
-    all rows that were fetched before it, except rows beyond the window that is read.
-
-    :param end: as of :class:`KeyRules`
-    """
-    cursors, deletes = (winners[name].combine_chunks() for name in ("cursor", "deleted"))
-    beyond = pa.scalar(False) if end is None else pc.greater_equal(present, pa.scalar(end).cast(present.type))
-    without_cursor = pc.if_else(deletes, beyond, present.is_valid())
-    newer = pc.if_else(cursors.is_null(), without_cursor, pc.greater(present.cast(cursors.type), cursors))
-    return np.asarray(newer.fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,8 +553,19 @@ def _stays(task: RewriteTask, replaced: Replaced, tables: Iterable[pa.Table]) ->
     asked = np.flatnonzero(replaced.compares)
     if not len(asked):
         return stays
-    rows, new = replaced.rows[asked], _rows_at(task, replaced.parts[asked], replaced.places[asked])
-    start = 0
+    rows, parts, places = (numbers[asked] for numbers in (replaced.rows, replaced.parts, replaced.places))
+    # The batch's rows are read part by part, and then brought into the order of the table's rows.
+    found, order = [], []
+    for number in np.unique(parts):
+        location = task.parts[number].file
+        assert location is not None, "a deletion has no row"
+        mine = np.flatnonzero(parts == number)
+        found.append(load_file(task.target.store, location, task.target.layout).take(pa.array(places[mine])))
+        order.append(mine)
+    back = np.empty(len(parts), dtype=np.int64)
+    back[np.concatenate(order)] = np.arange(len(parts))
+    new, start = pa.concat_tables(found).take(pa.array(back)), 0
+    del found
     for table in tables:
         inside = np.flatnonzero((rows >= start) & (rows < start + table.num_rows))
         if len(inside):
@@ -582,21 +573,6 @@ def _stays(task: RewriteTask, replaced: Replaced, tables: Iterable[pa.Table]) ->
             stays[asked[inside]] = equal_rows(old, new.take(pa.array(inside)), task.sent)
         start += table.num_rows
     return stays
-
-
-def _rows_at(task: RewriteTask, parts: _Numbers, places: _Numbers) -> pa.Table:
-    """Return rows of the batch by their parts and places, in that order."""
-    tables, order = [], []
-    for number in np.unique(parts):
-        location = task.parts[number].file
-        assert location is not None, "a deletion has no row"
-        mine = np.flatnonzero(parts == number)
-        rows = load_file(task.target.store, location, task.target.layout)
-        tables.append(rows.take(pa.array(places[mine])))
-        order.append(mine)
-    back = np.empty(len(parts), dtype=np.int64)
-    back[np.concatenate(order)] = np.arange(len(parts))
-    return pa.concat_tables(tables).take(pa.array(back))
 
 
 def equal_rows(old: pa.Table, new: pa.Table, sent: Collection[str]) -> _Mask:
@@ -612,20 +588,19 @@ def equal_rows(old: pa.Table, new: pa.Table, sent: Collection[str]) -> _Mask:
     present = new.select([name for name in names if name in new.column_names])
     shaped = conform(present, pa.schema([old.schema.field(name) for name in names]))
     for name in names:
-        equal &= _equal_values(old[name].combine_chunks(), shaped[name].combine_chunks(), name, sent)
+        before, after = old[name].combine_chunks(), shaped[name].combine_chunks()
+        kind = before.type
+        if pa.types.is_nested(kind):
+            pairs: Iterable[tuple[Any, Any]] = zip(before.to_pylist(), after.to_pylist(), strict=True)
+            equal &= np.fromiter((_is_equal(*pair, kind, name, sent) for pair in pairs), bool, old.num_rows)
+            continue
+        before, after = storage_of(before), storage_of(after)
+        same = pc.equal(before, after).fill_null(False)
+        if pa.types.is_floating(before.type):
+            same = pc.or_(same, pc.and_(pc.is_nan(before), pc.is_nan(after)).fill_null(False))
+        both_null = pc.and_(before.is_null(), after.is_null())
+        equal &= np.asarray(pc.or_(same, both_null).to_numpy(zero_copy_only=False), dtype=bool)
     return equal
-
-
-def _equal_values(old: pa.Array, new: pa.Array, path: str, sent: Collection[str]) -> _Mask:
-    if pa.types.is_nested(old.type):
-        pairs: Iterable[tuple[Any, Any]] = zip(old.to_pylist(), new.to_pylist(), strict=True)
-        return np.fromiter((_is_equal(*pair, old.type, path, sent) for pair in pairs), bool, len(old))
-    old, new = storage_of(old), storage_of(new)
-    same = pc.equal(old, new).fill_null(False)
-    if pa.types.is_floating(old.type):
-        same = pc.or_(same, pc.and_(pc.is_nan(old), pc.is_nan(new)).fill_null(False))
-    both_null = pc.and_(old.is_null(), new.is_null())
-    return np.asarray(pc.or_(same, both_null).to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def _is_equal(old: Any, new: Any, kind: pa.DataType, path: str, sent: Collection[str]) -> bool:

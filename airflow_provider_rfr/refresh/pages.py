@@ -380,17 +380,12 @@ def check_key_of_page(primary_key: PrimaryKey, records: Sequence[Mapping[str, An
     if not records:
         return
     for path in key_paths(primary_key):
-        if not any(_has(record, path) for record in records):
+        found: Sequence[Any] = records
+        for name in path:
+            found = [value[name] for value in found if isinstance(value, Mapping) and name in value]
+        if not found:
             fields = dict.fromkeys(name for record in records for name in record)
             raise _missing(path, "no record of the first page has the field", fields)
-
-
-def _has(record: Any, path: Sequence[str]) -> bool:
-    for name in path:
-        if not isinstance(record, Mapping) or name not in record:
-            return False
-        record = record[name]
-    return True
 
 
 def _missing(path: Sequence[str], problem: str, names: Iterable[str]) -> ConfigurationError:
@@ -423,12 +418,13 @@ class FlushWriter:
         place = f"e{label.epoch}-r{label.round}-t{label.task}-a{label.attempt}-s{label.sequence}"
         # The random part keeps a late writer from replacing a file that a commit names.
         name = f"{place}-{uuid.uuid4().hex[:12]}.parquet"
-        seen = self._seen(rows) if self.infers else None
+        seen = None
+        if self.infers:
+            full = [row for row in rows if row.record_count]
+            pages = [
+                LedgerPage(row.partition_key, row.page, row.records, row.record_count, row.fetched_at) for row in full
+            ]
+            seen = see_columns([(pages, [row.partition_ordinal for row in full])])
         file = write_rows(self.store, f"{self.folder}/{name}", rows, footer=json.dumps(asdict(label)), seen=seen)
         self.files.append(file)
         self.label = replace(label, sequence=label.sequence + 1, previous=name)
-
-    def _seen(self, rows: Sequence[PageRow]) -> SeenColumns:
-        full = [row for row in rows if row.record_count]
-        pages = [LedgerPage(row.partition_key, row.page, row.records, row.record_count, row.fetched_at) for row in full]
-        return see_columns([(pages, [row.partition_ordinal for row in full])])

@@ -56,30 +56,23 @@ class _Summary:
     def from_json(cls: type[_Past], content: Mapping[str, Any]) -> _Past:
         """Read the summary from JSON values.
 
-        :raises ValueError: a value is not of its field's type, or is a number beyond 64 bits
+        :raises ValueError: a value is not of its field's type, a number beyond 64 bits, or a text that can't be encoded
         """
         times = {field.name for field in fields(cls) if field.type == "datetime"}
         summary = cls(**{name: read_moment(value) if name in times else value for name, value in content.items()})
         for field in fields(cls):
             value, kind = getattr(summary, field.name), str(field.type)
-            if value is not None or not kind.endswith("| None"):
-                _check(value, kind.removesuffix(" | None"))
+            if value is None and kind.endswith("| None"):
+                continue
+            kind = kind.removesuffix(" | None")
+            if kind == "dict[str, int]":
+                check_counts(value)
+            elif type(value).__name__ != kind or (isinstance(value, int) and abs(value) > LARGEST):
+                raise ValueError(f"a value is not of type {kind}")
+            elif isinstance(value, str):
+                # JSON may hold half a surrogate pair, which no page or answer can show. The error is a ValueError, too.
+                value.encode()
         return summary
-
-
-def _check(value: Any, kind: str) -> None:
-    """Check a value against the annotation of its field.
-
-    :raises ValueError: it is of another type, a number beyond 64 bits, or a text that can't be encoded
-    """
-    if kind == "dict[str, int]":
-        check_counts(value)
-        return
-    if type(value).__name__ != kind or (isinstance(value, int) and abs(value) > LARGEST):
-        raise ValueError(f"a value is not of type {kind}")
-    if isinstance(value, str):
-        # JSON may hold half a surrogate pair, which no page or answer can show. The error is a ValueError, too.
-        value.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

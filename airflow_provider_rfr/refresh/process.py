@@ -168,7 +168,21 @@ def _write_archive() -> Path | None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
-        _run_small_job([*_FAST_START, f"-XX:ArchiveClassesAtExit={draft}"])
+        from pyspark import SparkConf, SparkContext
+
+        # The machine's own name may not resolve.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        conf = SparkConf().setMaster("local[2]").setAppName("rfr class archive").set("spark.ui.enabled", "false")
+        conf.set("spark.driver.extraJavaOptions", " ".join([*_FAST_START, f"-XX:ArchiveClassesAtExit={draft}"]))
+        conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+        context = SparkContext(conf=conf)
+        context.parallelize(range(4), 2).map(lambda number: (number % 2, number)).groupByKey().collect()
+        process = getattr(context._gateway, "proc", None)
+        context.stop()
+        # Java writes the archive when it exits, and it exits when its input is closed.
+        if process is not None:
+            process.stdin.close()
+            process.wait(timeout=120)
         if not draft.is_file():
             return None
         # Under its final name only when it is whole: drivers that start meanwhile use whatever has that name.
@@ -195,25 +209,6 @@ def write_in_background() -> subprocess.Popen[bytes] | None:
             start_new_session=True,
         )
     return None
-
-
-def _run_small_job(options: list[str]) -> None:
-    from pyspark import SparkConf, SparkContext
-
-    # The machine's own name may not resolve.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    conf = SparkConf().setMaster("local[2]").setAppName("rfr class archive")
-    conf.set("spark.driver.extraJavaOptions", " ".join(options)).set("spark.ui.enabled", "false")
-    conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-    context = SparkContext(conf=conf)
-    context.parallelize(range(4), 2).map(lambda number: (number % 2, number)).groupByKey().collect()
-    gateway = context._gateway
-    context.stop()
-    # Java writes the archive when it exits, and it exits when its input is closed.
-    process = getattr(gateway, "proc", None)
-    if process is not None:
-        process.stdin.close()
-        process.wait(timeout=120)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import full_names, listed
-from airflow_provider_rfr.lake.side_files import SideFiles
 from airflow_provider_rfr.lake.sync_state import NO_STATE, SyncState, state_properties
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable, discarding
 from airflow_provider_rfr.refresh.cluster import Cluster, DriverJobs, equal_shares
@@ -284,7 +283,8 @@ class Publisher:
         # Checked again after the opening: another attempt may have published while this one was reading.
         if (earlier := published_already(self.target, self.ledger.id, header)) is not None:
             return earlier
-        for _ in range(_TRIES):
+        for sync in [self.sync] * _TRIES:
+            self.sync = sync  # a former try may have given it up
             try:
                 outcome = self._write_and_commit(header, staged)
             except TargetChangedError as error:
@@ -305,18 +305,15 @@ class Publisher:
             check_gapless(pages, cursors)
             span = pc.min_max(pages["fetched_at"])
             self.fetched = span["min"].as_py(), span["max"].as_py()
-            self._check_announced(pages)
+            # By the API's own fields and counts: skipped pages, wrong paging and missing records.
+            skipped = skipped_pages(pages, self.book.keys)
+            if not self.stream.absent_field_ends:
+                check_absent_fields(pages, self.book.keys, self.stream.page_size)
+            check_ignored_tokens(pages, self.book.keys, self.stream.page_size)
+            fail = self.config.options.on_missing_records == "fail"
+            self.left_out = LeftOut.of(skipped, check_promises(pages, self.book.keys, fail=fail))
         check_complete(self.book, cursors)
         return sum(cursor.records for cursor in cursors.values())
-
-    def _check_announced(self, pages: pa.Table) -> None:
-        """Look for skipped pages, wrong paging and missing records, by the API's own fields and counts."""
-        skipped = skipped_pages(pages, self.book.keys)
-        if not self.stream.absent_field_ends:
-            check_absent_fields(pages, self.book.keys, self.stream.page_size)
-        check_ignored_tokens(pages, self.book.keys, self.stream.page_size)
-        fail = self.config.options.on_missing_records == "fail"
-        self.left_out = LeftOut.of(skipped, check_promises(pages, self.book.keys, fail=fail))
 
     @property
     def _options(self) -> RefreshOptions:
@@ -339,8 +336,7 @@ class Publisher:
             deletions = [location for result in results for location in result.changes.deletions]
             written, removed = self._without_duplicates(tasks, written, deletions, staged)
             removed += sum(result.changes.deleted for result in results)
-            # A second time, because only now it is known how many rows remain without duplicates. The first check saves
-            # the job if the source sent too little.
+            # Again, because duplicates are dropped by now. The first check saves the job if the source sent too little.
             _check_guards(self._options, rows=staged - removed, previous=header.previous_rows)
             state = self._state_after_full(header, results)
             # Checked before the commit is tried, while the files may still be deleted. After a try without an answer,
@@ -356,23 +352,44 @@ class Publisher:
             self.ledger.store.tidy_folder(self._scratch(header))
 
     def _typed(self, tasks: Sequence[PublishTask], target: FileTarget, staged: int) -> list[PublishResult]:
-        """Write the rows in the table's types, and check that all are there."""
+        """Write the rows in the table's types, check that all are there, and record the fields of the records."""
         results = self.jobs.run(run_publish_task, tasks)
         self._check_results(results, staged)
-        self._note_fields(results, _without(target.rows, self.rules.constants), staged)
+        if not self.rules.infers:
+            self.sent = frozenset().union(*(result.fields for result in results))
+            rows = _without(target.rows, self.rules.constants)
+            columns = {name for column in rows for name in full_names(column.name, column.type)}
+            if dropped := sorted(self.sent - columns):
+                _log.warning(
+                    "%s: json_schema drops %s of the records that it does not name: %s",
+                    *(self.target.name, quantity(len(dropped), "field"), listed(dropped)),
+                )
+        if staged and (unseen := [name for name in self.rules.hints if name not in self.sent]):
+            _log.warning(
+                "%s: no record has these fields, which are named in columns: %s", self.target.name, listed(unseen)
+            )
         return results
 
     def _plan(self, header: LedgerHeader, rows: int) -> tuple[list[PublishTask], FileTarget]:
-        files, options, deletion_fields = self.ledger.page_files(), self._options, self._deletion_fields
+        files, options = self.ledger.page_files(), self._options
+        marks_deleted = self.sync is not None and self.sync.read.marks_deleted
+        deletion_fields: frozenset[str] = frozenset()
+        if self.sync is not None and marks_deleted and options.mode != "append":
+            # The fields that count in a deletion record. In an append such records are rows.
+            key = {path[0] for path in key_paths(self.stream.primary_key)}
+            deletion_fields = frozenset({DELETED_FIELD, self.sync.read.column.name, *key})
         shares, seen = self._shares(files), self._seen_columns(files)
         deletes_alone = self.rules.infers and not seen.schema.kinds
         seen = replace(seen, schema=seen.schema.with_deletions(deletion_fields or None))
         has_rows = rows > 0 and not (deletes_alone and deletion_fields)
         target, where = self._prepare(header, seen, has_rows), options.replace_where
+        schema = _without(target.rows, self.rules.constants)
+        if marks_deleted:
+            schema = schema.append(pa.field(DELETED_FIELD, pa.bool_()))
         task = PublishTask(
             source=LedgerFiles(self.ledger.store, (), {}),
             target=target,
-            schema=self._record_columns(target.rows),
+            schema=schema,
             constants=tuple(
                 (column.name, pa.scalar(self.rules.constants[column.name], target.rows.field(column.name).type))
                 for column in self.rules.constant_columns()
@@ -467,21 +484,6 @@ class Publisher:
                 f"{staged} records are staged, {written} were written{place}; nothing is published"
             )
 
-    def _note_fields(self, results: Sequence[PublishResult], rows: pa.Schema, staged: int) -> None:
-        """Record the fields of the records; warn of dropped fields, and of types for fields that no record has."""
-        if not self.rules.infers:
-            self.sent = frozenset().union(*(result.fields for result in results))
-            columns = {name for column in rows for name in full_names(column.name, column.type)}
-            if dropped := sorted(self.sent - columns):
-                _log.warning(
-                    "%s: json_schema drops %s of the records that it does not name: %s",
-                    *(self.target.name, quantity(len(dropped), "field"), listed(dropped)),
-                )
-        if staged and (unseen := [name for name in self.rules.hints if name not in self.sent]):
-            _log.warning(
-                "%s: no record has these fields, which are named in columns: %s", self.target.name, listed(unseen)
-            )
-
     def _without_duplicates(
         self, tasks: Sequence[PublishTask], written: list[WrittenFile], deletions: Sequence[str], staged: int
     ) -> tuple[list[WrittenFile], int]:
@@ -526,14 +528,27 @@ class Publisher:
         def commit() -> PublishOutcome:
             if (earlier := self._reload(header)) is not None:
                 return earlier
-            self._check_part(header)
+            where = self.config.options.replace_where
+            if where is not None and self.target.state_digest != header.base_state:
+                # A sync that was published since the opening of the part may have written newer versions of its rows,
+                # which no later sync would read again.
+                raise LedgerError(
+                    f"{self.target.name} was synced, rolled back or replaced while the rows of {where} were read, which"
+                    " may be older than the table's now; the next attempt reads them again. If that takes longer than"
+                    " the time between two syncs, pause the syncs until it is done"
+                )
             with naming(target.folder), self.target.side_files() as side:
+                properties = dict(summary)
+                if state is not None:
+                    properties |= state_properties(state, side)
+                elif self._replaces_all and self.target.has_state:
+                    properties |= NO_STATE  # the table's state no longer applies
                 publication = self.target.commit(
                     files,
                     (self.ledger.id, header.generation),
                     mode=self._options.mode,
-                    replace_where=self.config.options.replace_where,
-                    summary={**summary, **self._state_properties(state, side)},
+                    replace_where=where,
+                    summary=properties,
                     sent=self.sent.union(self.rules.constants),
                 )
             target.collect(file.file for file in written)
@@ -551,35 +566,6 @@ class Publisher:
         # The snapshot that was loaded before the files were written may have expired.
         self.target.reload()
         return published_already(self.target, self.ledger.id, header)
-
-    def _check_part(self, header: LedgerHeader) -> None:
-        """Check that no sync was published between the opening of a part and its publish.
-
-        Such a sync may have written newer versions of the part's rows, which no later sync would read again.
-
-        :raises LedgerError: the table's state changed
-        """
-        if (where := self.config.options.replace_where) is None or self.target.state_digest == header.base_state:
-            return
-        raise LedgerError(
-            f"{self.target.name} was synced, rolled back or replaced while the rows of {where} were read, which may be"
-            " older than the table's now; the next attempt reads them again. If that takes longer than the time between"
-            " two syncs, pause the syncs until it is done"
-        )
-
-    @property
-    def _deletion_fields(self) -> frozenset[str]:
-        """Return the fields that count in a deletion record; none if such records are rows, or unknown."""
-        if self.sync is None or not self.sync.read.marks_deleted or self._options.mode == "append":
-            return frozenset()
-        key = {path[0] for path in key_paths(self.stream.primary_key)}
-        return frozenset({DELETED_FIELD, self.sync.read.column.name, *key})
-
-    def _record_columns(self, rows: pa.Schema) -> pa.Schema:
-        """Return the columns to read from the records: without constants, perhaps with the mark of deletions."""
-        columns = _without(rows, self.rules.constants)
-        marks = self.sync is not None and self.sync.read.marks_deleted
-        return columns.append(pa.field(DELETED_FIELD, pa.bool_())) if marks else columns
 
     def _cursor_of(self, rows: pa.Schema, deletes_alone: bool) -> CursorColumn | None:
         """Return the cursor column; None if the publish keeps no state, or if only deletions without it were read.
@@ -639,12 +625,6 @@ class Publisher:
         except RfrError as error:
             self._give_up_state(error)
             return None
-
-    def _state_properties(self, state: SyncState | None, side: SideFiles) -> dict[str, str]:
-        """Return the snapshot properties that set the table's state, or remove one that no longer applies."""
-        if state is not None:
-            return state_properties(state, side)
-        return dict(NO_STATE) if self._replaces_all and self.target.has_state else {}
 
     def _scratch(self, header: LedgerHeader) -> str:
         return f"{self.ledger.folder}/publish-{header.epoch}"

@@ -132,7 +132,12 @@ class ChangesPublisher(Publisher):
             with discarding(target):
                 if (earlier := self._reload(header)) is not None:
                     return earlier
-                self._check_state(before)
+                current = None if before is None else self.target.sync_state()
+                if before is not None and (current is None or current.digest != before.digest):
+                    raise LedgerError(
+                        f"the state of {self.target.name} changed after this sync was opened, by a rollback or by"
+                        " another writer; the next attempt reads what it then lacks"
+                    )
                 plan = merge.plan(self.target.reader(), self.target.live_files())
             plan = replace(plan, counts=replace(plan.counts, outside=changes.outside))
             if not plan.counts.changes_rows and (state is None or not sync.moves_state(state)):
@@ -141,18 +146,6 @@ class ChangesPublisher(Publisher):
             return self._commit_merge(header, target, plan, state)
 
         return commit_with_retries(commit)
-
-    def _check_state(self, before: SyncState | None) -> None:
-        """Check that the table still has the state from which the sync was read; None for any state.
-
-        :raises LedgerError: it has another one
-        """
-        current = None if before is None else self.target.sync_state()
-        if before is not None and (current is None or current.digest != before.digest):
-            raise LedgerError(
-                f"the state of {self.target.name} changed after this sync was opened, by a rollback or by another"
-                " writer; the next attempt reads what it then lacks"
-            )
 
     def _merge_of(
         self,
@@ -176,14 +169,12 @@ class ChangesPublisher(Publisher):
         store = self.ledger.store
         batch = ChangeBatch.load(store, task.scratch, parts, rules)
         rewrites = replace(target, label=f"{target.label}{_MOVED}")
-        return Merge(self.jobs, store, batch, rules, rewrites, limits, self._batch_columns(target), files, without)
-
-    def _batch_columns(self, target: FileTarget) -> frozenset[str]:
-        """Return the paths of the columns that the batch has, and of fields inside them."""
-        columns = {path for column in target.rows for path in full_names(column.name, column.type)}
-        # A field that is null in all records makes no inferred column, but it was sent. With declared columns, fields
-        # that the schema drops do not count.
-        return self.sent.union(columns) if self.rules.infers else frozenset(columns)
+        sent = frozenset(path for column in target.rows for path in full_names(column.name, column.type))
+        if self.rules.infers:
+            # A field that is null in all records makes no inferred column, but it was sent. With declared columns,
+            # fields that the schema drops do not count.
+            sent |= self.sent
+        return Merge(self.jobs, store, batch, rules, rewrites, limits, sent, files, without)
 
     def _commit_merge(
         self, header: LedgerHeader, target: FileTarget, plan: MergePlan, state: SyncState | None
@@ -197,12 +188,26 @@ class ChangesPublisher(Publisher):
         if not plan.counts.changes_rows:
             # Only the state changes, so there are no rows to call webhooks for.
             del summary[EVENT_KEY]
-        summary |= self._window_properties(header)
+        if header.fixed_window is not None:
+            summary[f"{PREFIX}window"] = header.fixed_window
+            if self.sync is not None and (upstream := self.sync.rules.get("upstream")) is not None:
+                summary[UPSTREAM_KEY] = upstream
         if plan.doubled:
             _log.warning("%s: %s rows had a key that another row has, too", self.target.name, plan.doubled)
         new = [file.describe(target.layout) for file in plan.new]
-        # Without replaced files the commit is a plain append, in which every row is new.
-        changes = self._changes(target, plan) if plan.old else None
+        changes = None
+        if plan.old:
+            # By these, readers of increments tell new rows from moved ones. Without replaced files the commit is a
+            # plain append, in which every row is new.
+            schema, paths = target.layout.schema, key_paths(self.stream.primary_key)
+            keys = tuple(schema.find_field(".".join(path)).field_id for path in paths)
+            changes = RowChanges(f"{target.family}{target.label}{_MOVED}", keys, rows, plan.deleted.num_rows)
+            written = sum(file.rows for file in plan.new if not changes.has_moved(file.location))
+            if written != rows:
+                raise ReconciliationError(
+                    f"{self.target.name}: {rows} rows are new versions, and the files for them have {written}; nothing"
+                    " is published"
+                )
         with naming(target.folder), self.target.side_files() as side:
             if state is not None:
                 summary |= state_properties(state, side)
@@ -221,27 +226,3 @@ class ChangesPublisher(Publisher):
             schema_changes=schema_changes,
             changes=asdict(plan.counts),
         )
-
-    def _window_properties(self, header: LedgerHeader) -> dict[str, str]:
-        """Return the properties by which a commit names its window and the API of its rows; none without a window."""
-        if header.fixed_window is None:
-            return {}
-        upstream = None if self.sync is None else self.sync.rules.get("upstream")
-        return {f"{PREFIX}window": header.fixed_window, **({} if upstream is None else {UPSTREAM_KEY: upstream})}
-
-    def _changes(self, target: FileTarget, plan: MergePlan) -> RowChanges:
-        """Return the changes of a merge, by which readers of increments tell new rows from moved ones.
-
-        :raises ReconciliationError: the files have another number of new rows than the counts
-        """
-        schema, paths = target.layout.schema, key_paths(self.stream.primary_key)
-        keys = tuple(schema.find_field(".".join(path)).field_id for path in paths)
-        rows = plan.counts.inserted + plan.counts.updated
-        changes = RowChanges(f"{target.family}{target.label}{_MOVED}", keys, rows, plan.deleted.num_rows)
-        written = sum(file.rows for file in plan.new if not changes.has_moved(file.location))
-        if written != rows:
-            raise ReconciliationError(
-                f"{self.target.name}: {rows} rows are new versions, and the files for them have {written}; nothing is"
-                " published"
-            )
-        return changes

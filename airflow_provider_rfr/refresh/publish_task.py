@@ -86,32 +86,39 @@ def _write_keys(
     """
     import pyarrow.compute as pc
 
-    columns = [one_zero(column_at(table, path)) for path in key_columns]
-    is_integer = len(columns) == 1 and pa.types.is_integer(columns[0].type)
-    keys = _integer_keys(columns[0]) if is_integer else _digests(columns)
+    keys = _hashed([one_zero(column_at(table, path)) for path in key_columns])
     times = pc.fill_null(table[_EXTRACTED_AT].cast(pa.int64()), _OLDEST).to_numpy()
     form, versions = b"", b""
     if cursor is not None:
-        values = _versions(versions_of(table, cursor))
-        form, versions = values.dtype.str.encode(), values.tobytes()
+        # As numbers or bytes that sort in the same way; null sorts first.
+        sortable: np.ndarray[Any, Any]
+        values = versions_of(table, cursor)
+        if values.type == pa.int64():
+            sortable = np.asarray(pc.fill_null(values, _OLDEST).to_numpy(), dtype=np.int64)
+        elif pa.types.is_decimal(values.type):
+            texts = (None if number is None else b"%039d" % (int(number) + 10**38) for number in values.to_pylist())
+            sortable = np.array([text or b"" for text in texts], "S")
+        else:
+            sortable = np.array([text or b"" for text in values.to_pylist()], "S")
+        form, versions = sortable.dtype.str.encode(), sortable.tobytes()
     if PLACE_COLUMN in table.column_names:
         versions += table[PLACE_COLUMN].to_numpy().tobytes()
     store.write(location, len(times).to_bytes(8, "big") + form.ljust(8) + keys + times.tobytes() + versions)
 
 
-def _versions(values: pa.Array) -> np.ndarray[Any, Any]:
-    """Return comparable cursor values as numbers or bytes that sort in the same way; null sorts first."""
+def _hashed(columns: Sequence[pa.ChunkedArray]) -> bytes:
+    """Return the hashed keys.
+
+    Those of a single column of integers differ for different integers, with evenly distributed bits (splitmix64).
+    """
     import pyarrow.compute as pc
 
-    if values.type == pa.int64():
-        return np.asarray(pc.fill_null(values, _OLDEST).to_numpy(), dtype=np.int64)
-    texts = values.to_pylist()
-    if pa.types.is_decimal(values.type):
-        texts = [None if number is None else b"%039d" % (int(number) + 10**38) for number in texts]
-    return np.array([text or b"" for text in texts], "S")
-
-
-def _digests(columns: Sequence[pa.ChunkedArray]) -> bytes:
+    if len(columns) == 1 and pa.types.is_integer(columns[0].type):
+        mixed = pc.fill_null(columns[0].cast(pa.int64()), 0).to_numpy().astype(np.int64).view(np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        valid = columns[0].is_valid().to_numpy().astype(np.uint64)
+        return np.column_stack([(mixed ^ (mixed >> np.uint64(31))) * valid, valid]).tobytes()
     keys = bytearray()
     # Converted in slices, because Python objects take much more memory than the columns.
     for start in range(0, len(columns[0]), _KEYS_AT_ONCE):
@@ -121,18 +128,6 @@ def _digests(columns: Sequence[pa.ChunkedArray]) -> bytes:
             else:
                 keys += hashlib.blake2b(orjson.dumps(values, default=str), digest_size=_KEY_BYTES).digest()
     return bytes(keys)
-
-
-def _integer_keys(column: pa.ChunkedArray) -> bytes:
-    """Return the keys of integers: different ones for different integers, with evenly distributed bits (splitmix64)."""
-    import pyarrow.compute as pc
-
-    mixed = pc.fill_null(column.cast(pa.int64()), 0).to_numpy().astype(np.int64).view(np.uint64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    valid = column.is_valid().to_numpy().astype(np.uint64)
-    keys = np.column_stack([(mixed ^ (mixed >> np.uint64(31))) * valid, valid])
-    return keys.tobytes()
 
 
 _Columns = tuple[np.ndarray[Any, Any], ...]
@@ -352,17 +347,30 @@ class _ChangeCollector:
 
     def take(self, table: pa.Table, pages: Sequence[LedgerPage], ordinals: Sequence[int]) -> pa.Table:
         """Inspect the rows of some pages, and return those to write."""
+        import pyarrow.compute as pc
+
+        cursor, window = self._task.cursor, self._task.window
         if self._task.index is not None or self._task.deletion_fields:
             # Rows of a page have the same time, so their places order them. The places are noted before rows are split
             # into deletions and other rows, and by the table's partitions.
             numbers = [np.arange(page.record_count, dtype=np.int32) for page in pages]
             table = table.append_column(PLACE_COLUMN, pa.array(np.concatenate(numbers)))
-        if self._task.cursor is not None:
-            self._note_cursors(table, self._task.cursor, pages, ordinals)
-        if self.found.without_key is None:
-            self._check_keys(table, self._task.key, pages)
-        if self._task.cursor is not None and self._task.window is not None:
-            table = self._within(table, self._task.cursor, *self._task.window)
+        if cursor is not None:
+            self._note_cursors(table, cursor, pages, ordinals)
+        for path in self._task.key if self.found.without_key is None else ():
+            column = column_at(table, path)
+            if column.null_count:
+                row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+                self.found.without_key = _record_at(row, pages), ".".join(path)
+                break
+        if cursor is not None and window is not None:
+            # A row without a cursor value is kept, as in every sync.
+            values = comparable(table[cursor.name], cursor)
+            start, end = (pa.scalar(value).cast(values.type) for value in window)
+            inside = pc.and_(pc.greater_equal(values, start), pc.less(values, end))
+            kept = table.filter(pc.fill_null(inside, True))
+            self.found.outside += table.num_rows - kept.num_rows
+            table = kept
         if self._task.deletion_fields:
             return self._without_deletions(table)
         return table.drop_columns([DELETED_FIELD]) if DELETED_FIELD in table.column_names else table
@@ -382,25 +390,6 @@ class _ChangeCollector:
             start += page.record_count
             if greatest is not None and (ordinal not in self.found.seen or greatest > self.found.seen[ordinal]):
                 self.found.seen[ordinal] = greatest
-
-    def _check_keys(self, table: pa.Table, key: Paths, pages: Sequence[LedgerPage]) -> None:
-        for path in key:
-            column = column_at(table, path)
-            if column.null_count:
-                row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-                self.found.without_key = _record_at(row, pages), ".".join(path)
-                return
-
-    def _within(self, table: pa.Table, column: CursorColumn, start: int, end: int) -> pa.Table:
-        """Return the rows of a window; a row without a cursor value is kept, as in every sync."""
-        import pyarrow.compute as pc
-
-        values = comparable(table[column.name], column)
-        least, beyond = (pa.scalar(value).cast(values.type) for value in (start, end))
-        inside = pc.and_(pc.greater_equal(values, least), pc.less(values, beyond))
-        kept = table.filter(pc.fill_null(inside, True))
-        self.found.outside += table.num_rows - kept.num_rows
-        return kept
 
     def _without_deletions(self, table: pa.Table) -> pa.Table:
         """Return the rows that are no deletions; write the index, or the companion, of the deletions."""
@@ -443,7 +432,13 @@ def _check_double_keys(task: PublishTask, table: pa.Table, pages: Sequence[Ledge
         column, name = column_at(table, path), ".".join(path)
         if not pa.types.is_floating(column.type):
             continue
-        inexact = _rounded(table[_META], name)
+        meta = table[_META]
+        inexact = {
+            row: f"was rounded ({change['reason']})"
+            for row in np.flatnonzero(meta.is_valid().to_numpy()).tolist()
+            for change in orjson.loads(meta[row].as_py())["changes"]
+            if change["field"] == name and change["change"] == "ROUNDED"
+        }
         large = pc.fill_null(pc.greater_equal(pc.abs(column), EXACT_INTEGERS), False).to_numpy()
         for row in np.flatnonzero(large)[:1].tolist():
             inexact.setdefault(row, f"is {json_text(column[row].as_py())}, and doubles from 2^53 on are rounded")
@@ -453,16 +448,6 @@ def _check_double_keys(task: PublishTask, table: pa.Table, pages: Sequence[Ledge
                 f"{_record_at(row, pages)}: {name} {inexact[row]}, so records with different keys might become one"
                 f" row; declare the key's column {name} as bigint, decimal or string; nothing was published"
             )
-
-
-def _rounded(meta: pa.ChunkedArray, column: str) -> dict[int, str]:
-    """Return the rows in which a number of the column was rounded, each with a text that says so."""
-    rows: dict[int, str] = {}
-    for row in np.flatnonzero(meta.is_valid().to_numpy()).tolist():
-        for change in orjson.loads(meta[row].as_py())["changes"]:
-            if change["field"] == column and change["change"] == "ROUNDED":
-                rows[row] = f"was rounded ({change['reason']})"
-    return rows
 
 
 def _in_types_of(rows: pa.Table, task: PublishTask) -> pa.Table:
@@ -478,18 +463,6 @@ def _in_types_of(rows: pa.Table, task: PublishTask) -> pa.Table:
     return shaped.append_column(PLACE_COLUMN, rows[PLACE_COLUMN])
 
 
-def _without_offsets(schema: pa.Schema, cursor: CursorColumn | None) -> pa.Schema:
-    """Return the schema; a cursor column of local times is marked to refuse times with an offset.
-
-    Such a time would be converted to UTC, and then compared as if it were a local time.
-    """
-    if cursor is None or cursor.timezone == "UTC" or cursor.name not in schema.names:
-        return schema
-    place = schema.get_field_index(cursor.name)
-    column = schema.field(place)
-    return schema.set(place, local_time_field(column)) if column.type == pa.timestamp("us") else schema
-
-
 def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNames, max_offenders: int) -> TypedRows:
     """Return the typed rows of some pages, one for each record; note their fields if the task asks for them."""
     if task.note_fields:
@@ -497,9 +470,15 @@ def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNam
             fields.note(bytes(page.records))
     if task.deletion_fields:
         pages = [_with_bare_deletions(page, task.deletion_fields) for page in pages]
+    schema, cursor = task.schema, task.cursor
+    if cursor is not None and cursor.timezone != "UTC" and cursor.name in schema.names:
+        place = schema.get_field_index(cursor.name)
+        if schema.field(place).type == pa.timestamp("us"):
+            # A time with an offset would be converted to UTC, and then compared as if it were a local time.
+            schema = schema.set(place, local_time_field(schema.field(place)))
     typed = type_pages(
         pages,
-        _without_offsets(task.schema, task.cursor),
+        schema,
         generation=task.generation,
         on_type_error=task.on_type_error,
         max_offenders=max_offenders,

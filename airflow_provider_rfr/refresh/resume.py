@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 _ROUNDS_OF_SILENCE = 3
 _LEAST_SILENCE_SECONDS = 30.0
 _CLOCKS_APART_SECONDS = 300.0
+_KEY_OF_TASK = re.compile(r"(?P<task>.+/-?\d+)/[^/]*-(?P<clear>\d+)")
+"""A run's key from Airflow. It ends with the run's start and the number of the task's tries before its last clear."""
 
 
 def silence_seconds(options: RefreshOptions) -> float:
@@ -70,33 +73,29 @@ class OtherRun:
         """
         if header is None or self._options.on_busy == "take_over":
             return None
-        if not self._is_alive(header, now) or has_ended():
-            return None
-        holder = header.run_key or "a run outside of Airflow"
-        busy = (
-            f"{self._target} is being refreshed by {holder} (generation {header.generation},"
-            f" {header.partitions_done} of {header.partitions} partitions done)"
-        )
-        if self._options.on_busy == "fail":
-            raise RefreshBusyError(f"{busy}; let it end, or set on_busy to wait or take_over")
-        return f"{busy}, unless it commits nothing for {silence_seconds(self._options):.0f} s"
-
-    def _is_alive(self, header: LedgerHeader, now: datetime | None) -> bool:
-        """Tell whether another run is active; remember when its newest commit was first seen."""
         holder, own = header.run_key, self._run_key
         # Keys that differ only in their last part, the run's start and the task's clears, are of one task in one run.
         same_task = holder == own or bool(
             holder and own and "/" in own and holder.rpartition("/")[0] == own.rpartition("/")[0]
         )
         if header.state is not RefreshState.OPEN or same_task:
-            return False
+            return None
         # Silence is measured by this process's clock, since it first saw the commit. The other run's clock decides only
         # about a commit that is older by far more than clocks differ: its attempt ended long ago.
         if header.committed_at != self._seen:
             self._seen, self._since = header.committed_at, self._clock()
         longest = silence_seconds(self._options)
         age = ((now or datetime.now(timezone.utc)) - header.committed_at).total_seconds()
-        return self._clock() - self._since <= longest and age <= longest + _CLOCKS_APART_SECONDS
+        is_silent = self._clock() - self._since > longest or age > longest + _CLOCKS_APART_SECONDS
+        if is_silent or has_ended():
+            return None
+        busy = (
+            f"{self._target} is being refreshed by {holder or 'a run outside of Airflow'}"
+            f" (generation {header.generation}, {header.partitions_done} of {header.partitions} partitions done)"
+        )
+        if self._options.on_busy == "fail":
+            raise RefreshBusyError(f"{busy}; let it end, or set on_busy to wait or take_over")
+        return f"{busy}, unless it commits nothing for {longest:.0f} s"
 
 
 @contextmanager
@@ -289,7 +288,7 @@ def decide(
                 Opening.NEW, f"generation {number} is published, and the source or its schema changed since it was read"
             )
         return _Decision(Opening.PUBLISHED, f"generation {number} was published already by this run; nothing was read")
-    if options.force_restart and not own:
+    if options.force_restart and not _is_same_run(header.restarted_by, run_key):
         return _Decision(Opening.NEW, f"force_restart: generation {number} is abandoned")
     if (base_state, window and str(window)) != (header.base_state, header.fixed_window):
         changed = f"generation {number} was opened for another kind of sync"
@@ -303,6 +302,20 @@ def decide(
     done = f"{header.pages} pages are committed, {header.partitions_done} of {header.partitions} partitions are done"
     uncommitted = "pages that were written after the last commit are looked for"
     return _Decision(Opening.RESUME, f"generation {number} continues: {done}; {uncommitted}")
+
+
+def _is_same_run(earlier: str | None, run_key: str | None) -> bool:
+    """Tell whether an earlier key is of the same task in the same run, perhaps before a clear of the task.
+
+    The start is not compared, because a clear of a finished run changes it. But without a later clear, another start is
+    that of a run that was deleted and created again under the same id.
+    """
+    if earlier is None or run_key is None:
+        return False
+    before, now = _KEY_OF_TASK.fullmatch(earlier), _KEY_OF_TASK.fullmatch(run_key)
+    if earlier == run_key or before is None or now is None:
+        return earlier == run_key
+    return before["task"] == now["task"] and int(before["clear"]) < int(now["clear"])
 
 
 def idle_seconds(header: LedgerHeader, now: datetime | None = None) -> float:

@@ -41,7 +41,6 @@ from airflow_provider_rfr.refresh.pages import (
     FlushLabel,
     FlushWriter,
     PageFile,
-    PageRow,
     SeenColumns,
     TaskFigures,
     check_key_of_page,
@@ -49,7 +48,7 @@ from airflow_provider_rfr.refresh.pages import (
     seen_marks,
 )
 from airflow_provider_rfr.refresh.partitions import choose_adopted, retried_by_writers, uncommitted_files
-from airflow_provider_rfr.streams.core import NextPage, Page, ReadContext
+from airflow_provider_rfr.streams.core import NextPage, ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 from airflow_provider_rfr.streams.repeats import RetriedErrors
@@ -172,7 +171,24 @@ def run_round_task(
     with _borrowed_stream(task) as stream:
         retried = RetriedErrors()
         writer = FlushWriter(task.store, task.folder, task.label, list(adopted.files), task.infers, retried)
-        scheduler = _scheduler_of(task, stream)
+        token_at = stream.token_at if stream.addressable else None
+        chains = [
+            Chain(
+                work,
+                token_at,
+                on_repeated_page=task.on_repeated_page,
+                page_size=stream.page_size,
+                max_empty_pages=stream.max_empty_pages,
+            )
+            for work in task.partitions
+        ]
+        scheduler = Scheduler(
+            chains,
+            window=task.limits.threads,
+            max_bytes=task.limits.bytes,
+            on_source_change=task.on_source_change,
+            secrets=secret_values(task.source.get("secrets")),
+        )
         flusher = Flusher(writer, scheduler, read_seconds=task.limits.read_seconds, read_pages=task.limits.read_pages)
         flusher.start()
         reading = _Reading(task, stream, scheduler, flusher, budget, closing or threading.Event())
@@ -187,26 +203,6 @@ def run_round_task(
         tuple(by_ordinal.values()),
         scheduler.figures + adopted.figures,
         retried=Counter(retried.counts()) + Counter(adopted.retried),
-    )
-
-
-def _scheduler_of(task: RoundTask, stream: PagedStream) -> Scheduler:
-    token_at = stream.token_at if stream.addressable else None
-    return Scheduler(
-        [
-            Chain(
-                work,
-                token_at,
-                on_repeated_page=task.on_repeated_page,
-                page_size=stream.page_size,
-                max_empty_pages=stream.max_empty_pages,
-            )
-            for work in task.partitions
-        ],
-        window=task.limits.threads,
-        max_bytes=task.limits.bytes,
-        on_source_change=task.on_source_change,
-        secrets=secret_values(task.source.get("secrets")),
     )
 
 
@@ -401,6 +397,7 @@ class _Reading:
 
     def _read_pages(self) -> None:
         last: Chain | None = None
+        label = self._task.label
         while (request := self._scheduler.next_request(last)) is not None:
             last = request.chain
             try:
@@ -410,7 +407,20 @@ class _Reading:
                 if request.number == 0:
                     self._scheduler.overlap(request, page)
                     continue
-                row = self._row(last, request.chain_number, request.number, request.token, page)
+                # The primary key is checked on a first page that another page follows. On a single page the check would
+                # save no request; the publish checks the columns of all partitions.
+                if request.number == 1 and isinstance(page.next, NextPage):
+                    check_key_of_page(self._stream.primary_key, page.records)
+                row = page_row(
+                    page,
+                    generation=label.generation,
+                    epoch=label.epoch,
+                    ordinal=last.work.ordinal,
+                    key=last.work.key,
+                    chain=request.chain_number,
+                    number=request.number,
+                    token=request.token,
+                )
                 self._scheduler.deliver(request, FetchedPage(row, page))
                 self._flusher.flush_if_due()
             except BackoffInterrupted:
@@ -422,23 +432,6 @@ class _Reading:
                     self._scheduler.close()
             except Exception as error:  # noqa: BLE001 - the attempt reports it with its partition at its end
                 self._scheduler.fail(request, error)
-
-    def _row(self, chain: Chain, chain_number: int, number: int, token: Any, page: Page) -> PageRow:
-        """Return the ledger's row of a page; check the primary key on a first page that another page follows."""
-        # On a single page the check would save no request; the publish checks the columns of all partitions.
-        if number == 1 and isinstance(page.next, NextPage):
-            check_key_of_page(self._stream.primary_key, page.records)
-        work, label = chain.work, self._task.label
-        return page_row(
-            page,
-            generation=label.generation,
-            epoch=label.epoch,
-            ordinal=work.ordinal,
-            key=work.key,
-            chain=chain_number,
-            number=number,
-            token=token,
-        )
 
     def _is_over(self, heartbeat: Heartbeat) -> bool:
         """Send a heartbeat; tell whether the reading has to end.

@@ -346,9 +346,12 @@ class Rounds:
 
     def admit(self, stream: str) -> bool:
         """Wait until there is room for another stream; return False if the driver has to end before."""
+        # Streams that publish want no threads, but need memory, so the number of streams is limited, too.
+        most = max(self.threads.count, _LEAST_AT_ONCE) if self._at_once is None else self._at_once
         with self._changed:
             while not self.stopping.is_set():
-                if self._has_room():
+                are_busy = self._at_once is None and sum(self._wanted.values()) >= self.threads.count
+                if len(self._admitted) < most and not are_busy:
                     self._admitted.add(stream)
                     # An estimate until the stream knows its partitions.
                     self._wanted[stream] = 1
@@ -402,29 +405,20 @@ class Rounds:
         if self._server is not None:
             self._server.close()
 
-    def _has_room(self) -> bool:
-        if self._at_once is not None:
-            return len(self._admitted) < self._at_once
-        # Streams that publish want no threads, but need memory, so the number of streams is limited, too.
-        most = max(self.threads.count, _LEAST_AT_ONCE)
-        return sum(self._wanted.values()) < self.threads.count and len(self._admitted) < most
-
     def _run(self) -> None:
-        while parts := self._next_parts():
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                self._changed.wait_for(lambda: not self._committing, _REJOIN_SECONDS)
+                parts, self._waiting = self._waiting, []
+            if not parts:
+                return
             threads = self.threads.take(sum(part.wanted for part in parts), self.stopping.is_set)
             try:
                 self._run_round(parts, threads)
             finally:
                 self.threads.give_back(threads)
-
-    def _next_parts(self) -> list[_StreamPart]:
-        """Wait for streams to read; return none after :meth:`close`."""
-        with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
-            self._changed.wait_for(lambda: not self._committing, _REJOIN_SECONDS)
-            parts, self._waiting = self._waiting, []
-            return parts
 
     def _run_round(self, parts: list[_StreamPart], threads: int) -> None:
         """Read the streams that get threads; those that get none are the first ones of the next round.
@@ -488,7 +482,11 @@ class Rounds:
             # A driver learns at its next commit that it was replaced. One that slept may have been replaced long ago,
             # so it asks at once. To ask at each heartbeat would load the tables five times a second.
             lost = clock.slept() and not all(reader.ledger.is_ours() for reader in readers)
-            if not (lost or self.stopping.is_set() or self._has_waited(len(readers))):
+            with self._changed:
+                since = min((part.since for part in self._waiting), default=float("inf"))
+            # Another stream has waited for a round that has room for it.
+            is_awaited = time.monotonic() - since >= _WAIT_SECONDS and len(readers) < self.threads.count
+            if not (lost or self.stopping.is_set() or is_awaited):
                 try:
                     cores = self.cluster.cores
                 except SparkJobError:
@@ -501,9 +499,3 @@ class Rounds:
                     continue
             self.budget.close_round()
             return
-
-    def _has_waited(self, served: int) -> bool:
-        """Tell whether a stream has waited for a round that has room for it."""
-        with self._changed:
-            since = min((part.since for part in self._waiting), default=float("inf"))
-        return time.monotonic() - since >= _WAIT_SECONDS and served < self.threads.count

@@ -117,7 +117,29 @@ class StreamRuns:
 
     def _run(self, stream: str, source: PagedStream, catalog: Catalog) -> None:
         try:
-            refresh = self._refresh(stream, source, catalog)
+            refresh = Refresh(
+                self._config,
+                source,
+                catalog,
+                self._rounds,
+                origin=self._source,
+                report=lambda report: self._report(stream, report),
+                read_parent=self._parents.read,
+            )
+            began, raised = datetime.now(timezone.utc), None
+            try:
+                refresh.run()
+            except Exception as error:
+                raised = error
+                raise
+            finally:
+                self._figures[stream] = asdict(refresh.figures)
+                self._history.record(
+                    *(catalog, self._config, refresh.figures, refresh.header),
+                    began=began,
+                    error=raised,
+                    secrets=self._secrets,
+                )
         except BaseException as error:  # noqa: BLE001 - reported in the last line, after the other streams
             self._fail(stream, error)
         else:
@@ -131,29 +153,6 @@ class StreamRuns:
         self._errors[stream] = error
         self._report_failure(stream, error)
         self._parents.end(stream, None)
-
-    def _refresh(self, stream: str, source: PagedStream, catalog: Catalog) -> Refresh:
-        refresh = Refresh(
-            self._config,
-            source,
-            catalog,
-            self._rounds,
-            origin=self._source,
-            report=lambda report: self._report(stream, report),
-            read_parent=self._parents.read,
-        )
-        began, error = datetime.now(timezone.utc), None
-        try:
-            refresh.run()
-        except Exception as raised:
-            error = raised
-            raise
-        finally:
-            self._figures[stream] = asdict(refresh.figures)
-            self._history.record(
-                catalog, self._config, refresh.figures, refresh.header, began=began, error=error, secrets=self._secrets
-            )
-        return refresh
 
 
 class ParentPages:

@@ -70,6 +70,7 @@ class LedgerHeader:
     :ivar paging: how the stream's pages follow each other, in words
     :ivar primary_key: its fields, with commas; None without one
     :ivar run_key: the run that holds the generation
+    :ivar restarted_by: the run that opened it by ``force_restart``; None if it was opened without
     :ivar base_state: digest of the table's state that an incremental sync continues, or that the table had when a part
         of it was opened; None for a full refresh of the whole table, and for a window
     :ivar mode: of the publish: ``append``, or ``merge`` by primary key; None for a replacement
@@ -114,6 +115,7 @@ class LedgerHeader:
     paging: str | None = None
     primary_key: str | None = None
     run_key: str | None = None
+    restarted_by: str | None = None
     base_state: str | None = None
     mode: str | None = None
     window_from: str | None = None

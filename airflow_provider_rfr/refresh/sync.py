@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import SyncState
+from airflow_provider_rfr.numbers import loads
 from airflow_provider_rfr.refresh.cursor_values import (
     check_past,
     comparable_text,
@@ -102,21 +103,18 @@ class SyncPlan:
         """
         if self.state is None:
             return
-        if self.state.rules == self.rules:
-            if self.window is None:
-                self._check_past(self.state)
+        if self.state.rules != self.rules:
+            names = [name for name, value in self.rules.items() if self.state.rules.get(name) != value]
+            raise SyncStateError(
+                f"{table} was synced with another {' and '.join(names) or 'rule'}: {json.dumps(self.state.rules)}, now"
+                f" {json.dumps(self.rules)}; run once with full_refresh: true"
+            )
+        if self.window is not None:
             return
-        names = [name for name, value in self.rules.items() if self.state.rules.get(name) != value]
-        raise SyncStateError(
-            f"{table} was synced with another {' and '.join(names) or 'rule'}: {json.dumps(self.state.rules)}, now"
-            f" {json.dumps(self.rules)}; run once with full_refresh: true"
-        )
-
-    def _check_past(self, state: SyncState) -> None:
         column, now = self.read.column, datetime.now(timezone.utc)
-        for text in state.values.values():
+        for text in self.state.values.values():
             check_past(value_of(text, column), column, now)
-        for text in self.read.texts_in(state.of_source or {}):
+        for text in self.read.texts_in(self.state.of_source or {}):
             if (value := comparable_text(text, column)) is not None:
                 check_past(value, column, now)
 
@@ -145,10 +143,17 @@ class SyncPlan:
         :param tokens: the token of each partition's last page, by the partition's ordinal
         :param unread: ordinals of slices of which pages or records were left out: the values of their partitions stay
         """
+        parts = [loads(text.encode()) for text in slices]
         if isinstance(self.read, StatefulRead):
             read = self.read.with_last_tokens(tokens)
-            return self._next_state_of_source(read, slices, seen, opened_at, unread)
-        parts = [json.loads(text) for text in slices]
+            largest = {}
+            if read.column.kind == "datetime":
+                # As in _values_after(), a time in the future must not hide later changes.
+                largest = {ordinal: min(moment_in(value), opened_at) for ordinal, value in seen.items()}
+            _warn_of_held(unread)
+            of_source = None if self.state is None else self.state.of_source
+            after = read.state_after(of_source, parts, largest, opened_at, unread)
+            return SyncState(self.rules, {}, of_source=after)
         keys = [self.read.partition_of(part) for part in parts]
         before = {} if self.state is None else self.state.values
         values = self._values_after(self.read, parts, keys, seen, opened_at)
@@ -193,29 +198,12 @@ class SyncPlan:
         """
         if self.is_full:
             return {}
-        bounds = [self.read.bounds_of(json.loads(text)) for text in slices]
+        bounds = [self.read.bounds_of(loads(text.encode())) for text in slices]
         column = self.read.column
         return {
             "window_from": least(*(lower for lower, _ in bounds), column=column),
             "window_to": greatest(*(upper for _, upper in bounds), column=column),
         }
-
-    def _next_state_of_source(
-        self,
-        read: StatefulRead,
-        slices: Sequence[str],
-        seen: Mapping[int, Any],
-        opened_at: datetime,
-        unread: Collection[int],
-    ) -> SyncState:
-        largest = {}
-        if read.column.kind == "datetime":
-            # As in _values_after(), a time in the future must not hide later changes.
-            largest = {ordinal: min(moment_in(value), opened_at) for ordinal, value in seen.items()}
-        before = None if self.state is None else self.state.of_source
-        _warn_of_held(unread)
-        after = read.state_after(before, [json.loads(text) for text in slices], largest, opened_at, unread)
-        return SyncState(self.rules, {}, of_source=after)
 
     def moves_state(self, after: SyncState) -> bool:
         """Tell whether the new state is worth a commit although no row changes.

@@ -439,13 +439,9 @@ def _cast_to_number(value: Any) -> Any:
     return int(text) if len(text) <= _LONGEST_INTEGER and text.lstrip("+-").isdigit() else read_number(text)
 
 
-def _cast_to_boolean(value: Any) -> Any:
-    """Convert a text to a boolean; return any other value unchanged."""
-    return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
-
-
+_BOOLEANS = {"true": True, "false": False}
 _CASTS: dict[pa.DataType, _Write] = {
-    pa.bool_(): _cast_to_boolean,
+    pa.bool_(): lambda value: _BOOLEANS.get(value.strip().lower(), value) if isinstance(value, str) else value,
     pa.int64(): _cast_to_number,
     pa.float64(): _cast_to_number,
     pa.string(): lambda value: json_text(value) if isinstance(value, dict | list) else value,
@@ -601,24 +597,22 @@ class _PageReader:
                 records.append(b"{}")
             else:
                 records.append(orjson.dumps(self._coerce(value, losses)))
-            changes = [self._change(loss, partition, page, number) for loss in losses]
-            if any(changes):
-                noted = [change for change in changes if change is not None]
+            noted: list[dict[str, str]] = []
+            for loss in losses:
+                if loss.expected is None:
+                    reason = f"a double can't hold {json_text(loss.value)}"
+                    noted.append({"field": loss.path, "change": "ROUNDED", "reason": reason})
+                    continue
+                self.offender_count += 1
+                if len(self.offenders) < self._max_offenders:
+                    shown = cut(json_text(loss.value), _SHOWN_CHARACTERS)
+                    self.offenders.append(_Offender(partition, page, number, loss.path, shown, loss.expected))
+                if self._note_changes:
+                    reason = f"expected {loss.expected}, got {_KINDS[type(loss.value)]}"
+                    noted.append({"field": loss.path, "change": "NULLED", "reason": reason})
+            if noted:
                 self.changes[self.rows + number - 1] = orjson.dumps({"changes": noted}).decode()
         return b"\n".join(records)
-
-    def _change(self, loss: Loss, partition: str, page: int, record: int) -> dict[str, str] | None:
-        """Return the entry of ``_rfr_meta`` for a loss, None for no entry; count an offender if the value is nulled."""
-        if loss.expected is None:
-            return {"field": loss.path, "change": "ROUNDED", "reason": f"a double can't hold {json_text(loss.value)}"}
-        self.offender_count += 1
-        if len(self.offenders) < self._max_offenders:
-            shown = cut(json_text(loss.value), _SHOWN_CHARACTERS)
-            self.offenders.append(_Offender(partition, page, record, loss.path, shown, loss.expected))
-        if not self._note_changes:
-            return None
-        reason = f"expected {loss.expected}, got {_KINDS[type(loss.value)]}"
-        return {"field": loss.path, "change": "NULLED", "reason": reason}
 
 
 def _refuse(constant: str) -> Any:

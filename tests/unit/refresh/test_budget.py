@@ -79,6 +79,26 @@ def test_a_penalty_holds_back_a_permit_that_was_granted_before(served: tuple[Dri
     assert time.monotonic() - began >= 0.3
 
 
+def test_permits_that_a_penalty_held_back_keep_the_rate_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_rfr.refresh.budget.time.monotonic", lambda: 0.0)
+    budget = DriverBudget(RATE)
+    budget.reserve()
+    waits: list[float] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            budget.penalize(9.0)
+            return len(waits) % 2 == 0
+
+    for _ in range(3):
+        with pytest.raises(ReadInterrupted):
+            BudgetLimiter(StreamBudget(budget), Stop()).acquire()
+    first, second, third = waits[1::2]
+    assert first == 9.0
+    assert min(second - first, third - second) >= 1 / RATE
+
+
 def test_a_stranger_without_the_secret_is_not_served(served: tuple[DriverBudget, BudgetServer]) -> None:
     from multiprocessing import AuthenticationError
     from multiprocessing.connection import Client

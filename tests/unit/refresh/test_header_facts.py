@@ -66,12 +66,13 @@ class Items(PagedStream):
 class Lake(SyncedTable):
     """A lake into which the driver loads the stream ``items``."""
 
-    def load(self, source: Mapping[str, Any], **run: Any) -> LedgerHeader:
+    def load(self, source: Mapping[str, Any], options: Mapping[str, Any] | None = None, **run: Any) -> LedgerHeader:
         document = {
             "source": source,
             "streams": ["items"],
             "target": TABLE,
             "lake": {"name": "rfr", "properties": self.properties},
+            "options": options or {},
             "run": run,
         }
         refresh_of(parse_config(document), self.catalog).run()
@@ -195,6 +196,16 @@ def test_an_attempt_that_fails_leaves_its_counts_to_the_next_one(lake: Lake, api
     assert [attempt.retried for attempt in status.attempts] == [{"http_429": 1}, {"http_5xx": 2}]
     assert status.retried == {"http_429": 1, "http_5xx": 2}
     assert status.to_json()["retried"] == status.retried
+
+
+def test_a_cleared_task_continues_what_its_run_began_by_force_restart(lake: Lake, api: Api) -> None:
+    key = "shop/manual/refresh/-1/2026-11-21T06:00:00Z"
+    for generation, clears in ((1, 0), (1, 2)):
+        api.failing = [404]
+        with pytest.raises(RefreshFailedError):
+            lake.load(defined(api.url), {"force_restart": True}, key=f"{key}-{clears}")
+        assert lake.header.generation == generation
+    assert lake.load(defined(api.url), {"force_restart": True}, key="another run").generation == 2
 
 
 def test_counts_of_a_killed_attempt_are_those_of_the_files_that_it_left(lake: Lake) -> None:

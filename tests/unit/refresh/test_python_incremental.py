@@ -10,12 +10,15 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from pyiceberg.types import StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.sync_state import read_state
+from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.streams import Page, PagedStream
 from tests import forked
+from tests.kill_points import intercept
 from tests.unit.messages import raises
 from tests.unit.refresh import python_sources
 from tests.unit.refresh.in_driver import TABLE, SyncedTable
@@ -152,6 +155,30 @@ def test_a_full_refresh_begins_anew_and_keeps_the_state_that_it_ends_with(lake: 
     lake.give(2, 3)
     lake.sync(sync="full", options={"mode": "replace"})
     assert (lake.rows(), lake.state) == ([(2, "x")], {'{"shop":"a"}': {"version": 3}})
+
+
+def test_a_full_refresh_that_gives_its_state_up_removes_deleted_rows_at_a_second_try_too(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.give(1, 1)
+    lake.sync(sync="full", options={"mode": "replace"})
+    # No cursor of integers has a fraction, so no state can be kept.
+    ROWS[:] = [
+        {"id": number, "version": 0.5, "value": "x", "shop": "a", "_rfr_deleted": number == 2} for number in (1, 2)
+    ]
+    tries: list[TargetTable] = []
+
+    def add_column(target: TargetTable, *_: Any, **__: Any) -> None:
+        tries.append(target)
+        if len(tries) == 1:
+            with lake.table.update_schema() as update:
+                update.add_column("category", StringType())
+
+    intercept(TargetTable, "commit", before=add_column, put=monkeypatch.setattr)
+    lake.sync(sync="full", options={"mode": "replace"})
+    # The first meets a conflict, the second finds the other column, the third has files with it.
+    assert len(tries) == 3
+    assert (lake.rows(), lake.state) == ([(1, "x")], None)
 
 
 def test_a_paged_stream_goes_on_at_its_page_in_another_process(

@@ -79,7 +79,12 @@ SOURCE, SCHEMA = Fingerprints("other", "publish", "rules"), Fingerprints("read",
         ),
         pytest.param(header(), {"on_target": True, "force_restart": True}, "published", id="this run has restarted"),
         pytest.param(header(), {"run_key": "run-2", "force_restart": True}, "new", id="force_restart of the next run"),
-        pytest.param(header(), {"force_restart": True}, "resume", id="force_restart restarts once a run"),
+        pytest.param(
+            header(restarted_by="run-1"), {"force_restart": True}, "resume", id="force_restart in its retries"
+        ),
+        pytest.param(
+            header(), {"force_restart": True}, "new", id="force_restart that the run's first try did not have"
+        ),
         pytest.param(header(), {"prints": SOURCE}, "new", id="another source or page size"),
         pytest.param(header(), {"prints": SCHEMA}, "new", id="another schema"),
         pytest.param(header(partitions_done=10), {"prints": SCHEMA}, "resume", id="another schema, and all is read"),
@@ -146,6 +151,24 @@ def test_a_commit_says_that_the_attempt_lives_and_only_the_last_that_it_ended() 
 
 START, LATER = "2026-11-20T06:00:00Z", "2026-11-20T09:30:00.5Z"
 FIRST, SECOND = f"shop/scheduled-1/refresh/-1/{START}-0", f"shop/scheduled-2/refresh/-1/{START}-0"
+
+
+@pytest.mark.parametrize(
+    ("fields", "run_key", "expected"),
+    [
+        pytest.param({}, f"shop/scheduled-1/refresh/-1/{START}-1", "resume", id="a clear of the task"),
+        pytest.param({}, f"shop/scheduled-1/refresh/-1/{LATER}-10", "resume", id="a clear of the run, which had ended"),
+        pytest.param({"run_key": SECOND}, FIRST, "resume", id="the next run has taken it over meanwhile"),
+        pytest.param({"restarted_by": None}, f"shop/scheduled-1/refresh/-1/{START}-1", "new", id="set before a clear"),
+        pytest.param({}, f"shop/scheduled-1/refresh/-1/{LATER}-0", "new", id="the run was made again under its id"),
+        pytest.param({}, f"shop/scheduled-2/refresh/-1/{START}-1", "new", id="another run"),
+        pytest.param({}, f"shop/scheduled-1/refresh/3/{START}-1", "new", id="another mapped task"),
+        pytest.param({"restarted_by": "shop/2026-11-20"}, "shop/2026-11-21", "new", id="keys of a user's own"),
+    ],
+)
+def test_force_restart_discards_once_per_run(fields: dict[str, Any], run_key: str, expected: str) -> None:
+    found = header(**{"run_key": FIRST, "restarted_by": FIRST, **fields})
+    assert opening(found, run_key=run_key, force_restart=True) is Opening(expected)
 
 
 class Clock:

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.maintenance import Collected, gc
 from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.lake.expiry import HOLD
 from airflow_provider_rfr.sinks.run import SinkRun, release_sink, run_sink
 from airflow_provider_rfr.store.deploys import SinkRow, load_sink
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, sink, spec, table, view
@@ -218,7 +219,10 @@ def test_a_sink_that_exports_another_source_asks_what_to_do_with_its_rows(
     deployed.deploy("2.0", T, other)
     deployed.place.append("ops.u", {"id": 7, "n": 7})
     deployed.source = "ops.u"
-    deployed.deploy("3.0", T, other, sinks={"ops.k": choice})
+    deployed.deploy("3.0", replace(T, name="ops.renamed"), other, sinks={"ops.k": choice})
+    # Nobody reads the former source any more, so its snapshots may expire.
+    former = deployed.place.catalog.load_table("ops.renamed").properties
+    assert not [name for name in former if name.startswith(HOLD)]
     deployed.place.append("ops.u", {"id": 9, "n": 9})
     deployed.run()
     assert deployed.sent() == [(1, 10), (2, 20), (3, 30), *later]
