@@ -139,9 +139,12 @@ def enqueue_commits(
     if commits is None:
         return 0
     mine = {key: endpoint for key, endpoint in endpoints.items() if (key.lake, key.table) == (lake, table)}
-    _follow_rename(store, catalog, commits, mine)
     with store.read() as connection:
         rows = deliveries.load_endpoints(connection, mine)
+    if missing := mine.keys() - rows.keys():
+        _follow_rename(store, catalog, commits, lake, missing)
+        with store.read() as connection:
+            rows = deliveries.load_endpoints(connection, mine)
     since = {
         key: _first_sequence(commits, lake, key, rows.get(key), start_from)
         for key, endpoint in mine.items()
@@ -161,16 +164,16 @@ def enqueue_commits(
 
 
 def _follow_rename(
-    store: ControlStore, catalog: Catalog, commits: CommitLog, endpoints: Mapping[EndpointKey, Endpoint]
+    store: ControlStore, catalog: Catalog, commits: CommitLog, lake: str, missing: Container[EndpointKey]
 ) -> None:
     """Give the rows of a renamed table's endpoints its new name.
 
     With new rows, pending deliveries would stay with the former name, and old ones would be sent again.
+
+    :param missing: keys of the table's endpoints that have no row
     """
     with store.read() as connection:
-        missing = endpoints.keys() - deliveries.load_endpoints(connection, endpoints).keys()
-        lakes = {key.lake for key in missing}
-        known = [row for lake in lakes for row in deliveries.endpoints_of_table(connection, lake)]
+        known = deliveries.endpoints_of_table(connection, lake)
     for row in known:
         if row.table_uuid == commits.table_uuid and row.key._replace(table=commits.name) in missing:
             former = CommitLog.load(catalog, row.key.table)
