@@ -103,14 +103,9 @@ def _dlt_states(document: Mapping[str, Any]) -> dict[str, ForeignState]:
             place = f"sources.{source}.resources.{resource}"
             cursors = _mapping(_mapping(kept, place).get("incremental") or {}, f"{place}.incremental")
             values = {
-                path: cursor["last_value"]
+                path: _plain(cursor["last_value"])
                 for path, cursor in cursors.items()
                 if "last_value" in _mapping(cursor, f"{place}.incremental.{path}")
-            }
-            # The first character may be a mark of dlt for decimals, times or dates.
-            values = {
-                path: value[1:] if isinstance(value, str) and "\uf026" <= value[:1] <= "\uf02f" else value
-                for path, value in values.items()
             }
             if values:
                 found.append((source, resource, ForeignState("dlt", values)))
@@ -118,6 +113,11 @@ def _dlt_states(document: Mapping[str, Any]) -> dict[str, ForeignState]:
     return {
         resource if names.count(resource) == 1 else f"{source}.{resource}": state for source, resource, state in found
     }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without its first character if that is a mark of dlt for decimals, times or dates."""
+    return value[1:] if isinstance(value, str) and "\uf026" <= value[:1] <= "\uf02f" else value
 
 
 def _airbyte_states(document: Any) -> dict[str, ForeignState]:

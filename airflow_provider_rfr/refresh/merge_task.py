@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -380,13 +380,7 @@ def find_hits(task: SearchTask) -> list[Hits]:
     # A sync without records has no keys; its files are read only to count their rows, which takes any column.
     names = task.rules.columns or [task.reader.columns().fields[0].name]
     columns, found = task.reader.columns(names), list[Hits]()
-    held: list[pa.Table] = []
-    for number, file in enumerate(task.files, start=1):
-        held.append(task.reader.read(file, columns))
-        if number < len(task.files) and sum(table.num_rows for table in held) < _ROWS_AT_ONCE:
-            continue
-        # The rows of several files are searched at once.
-        tables, held = held, []
+    for tables in _read_some(task, columns):
         if not task.keys:
             found.extend(Hits.none(table.num_rows) for table in tables)
             continue
@@ -399,6 +393,18 @@ def find_hits(task: SearchTask) -> list[Hits]:
             found.append(Hits(hit, places[part][hit], newer[part][hit], table.num_rows))
             start += table.num_rows
     return found
+
+
+def _read_some(task: SearchTask, columns: Any) -> Iterator[list[pa.Table]]:
+    """Yield the key columns of several files at a time."""
+    tables: list[pa.Table] = []
+    for file in task.files:
+        tables.append(task.reader.read(file, columns))
+        if sum(table.num_rows for table in tables) >= _ROWS_AT_ONCE:
+            yield tables
+            tables = []
+    if tables:
+        yield tables
 
 
 def _places_of(task: SearchTask, keys: pa.Array, cursors: pa.Array) -> tuple[_Numbers, _Mask]:

@@ -283,7 +283,8 @@ class Publisher:
         # Checked again after the opening: another attempt may have published while this one was reading.
         if (earlier := published_already(self.target, self.ledger.id, header)) is not None:
             return earlier
-        for sync in [self.sync] * _TRIES:
+        sync = self.sync
+        for _ in range(_TRIES):
             self.sync = sync  # a former try may have given it up
             try:
                 outcome = self._write_and_commit(header, staged)

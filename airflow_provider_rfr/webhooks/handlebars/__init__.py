@@ -177,6 +177,13 @@ _INHERITED = frozenset(
 )
 
 
+def _has(value: object, name: str) -> bool:
+    """Tell whether a value has this name in strict mode; only lists and maps have names."""
+    if is_map(value):
+        return name in value or name in _INHERITED
+    return is_list(value) and get(value, name) is not UNDEFINED
+
+
 # The context inside of {{#if}} and similar blocks if the outer context is null: it has no names.
 _NO_CONTEXT: Mapping[str, object] = {}
 # The value of a name in ``as |...|`` of a block that gives it none.
@@ -295,20 +302,7 @@ class _Evaluation:
         return _chosen(block.program, frame, value, (value,))
 
     def _each(self, block: Block, frame: _Frame, value: Any, this: object) -> tuple[Program | None, _Frame]:
-        # The indices of a list or the keys of a map; a scalar has none.
-        names: Sequence[Any] = ()
-        kind = ""
-        try:
-            if is_list(value):
-                names = range(len(value))
-            elif is_map(value):
-                names = keys(value)
-            elif not is_nothing(value) and not isinstance(value, (str, int, float)):
-                kind = kind_of(value)
-        except NoText as error:
-            kind = error.kind
-        if kind:
-            raise TemplateProblem(f"{block.subject.expression.label} is {kind}", block.at)
+        names = _item_names(value, block)
         if not names:
             return _chosen(block.inverse, frame, this)
         data: dict[str, object] = {**frame.data, "_parent": frame.data}
@@ -344,13 +338,8 @@ class _Evaluation:
         self._budget.step(path.at, 1 + len(path.parts))
         value, parts = frame.base(path)
         for index, part in enumerate(parts):
-            # In strict mode, only lists and maps have names.
-            if is_map(value):
-                is_there = part in value or part in _INHERITED
-            else:
-                is_there = is_list(value) and get(value, part) is not UNDEFINED
             last = index == len(parts) - 1
-            if missing is Missing.ERROR and last and not is_there:
+            if missing is Missing.ERROR and last and not _has(value, part):
                 raise _missing(path, part, value, frame)
             if is_nothing(value) and missing is not Missing.UNDEFINED:
                 raise _missing(path, part, value, frame)
@@ -362,6 +351,21 @@ def _chosen(
     program: Program | None, frame: _Frame, context: object, values: tuple[object, ...] | None = None
 ) -> tuple[Program | None, _Frame]:
     return program, frame.inner(context, program.names if program is not None else (), values)
+
+
+def _item_names(value: object, block: Block) -> Sequence[Any]:
+    """Return the indices of a list or the keys of a map; nothing for scalars."""
+    if is_list(value):
+        return range(len(value))
+    try:
+        if is_map(value):
+            return keys(value)
+        if is_nothing(value) or isinstance(value, (str, int, float)):
+            return ()
+        kind = kind_of(value)
+    except NoText as error:
+        kind = error.kind
+    raise TemplateProblem(f"{block.subject.expression.label} is {kind}", block.at)
 
 
 def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplateProblem:
