@@ -64,14 +64,15 @@ def _of_manifest(manifest: Path, folder: Path) -> tuple[dict[str, str], list[tup
     from airflow_provider_rfr.streams.airbyte.spec import connection_field, sample_config, secret_places, specification
 
     written = whole_manifest({"manifest": manifest})["manifest"]
-    config = sample_config(specification(written))
+    spec = specification(written)
+    config = sample_config(spec)
     # All streams, readable or not: with the user's own values more can be read than with made-up ones.
     streams = [report.name for report in check_manifest({"manifest": written, "config": config})]
     # The DAG is named after the file, or after the connector's folder, as an identifier.
     stem = manifest.resolve().parent.name if manifest.stem == "manifest" else manifest.stem
     name = re.sub(r"\W+", "_", stem.lower().removeprefix("source-"), flags=re.ASCII).strip("_") or "source"
     connection: dict[str, Any] = {"conn_type": "rfr_api"}
-    secrets = set(secret_places(specification(written), config))
+    secrets = set(secret_places(spec, config))
     for place, value in _leaves(config):
         *above, last = connection_field(place, secret=place in secrets).split(".")
         inner = connection

@@ -159,7 +159,7 @@ class Redactor:
         """
         return name.lower() in self._parameters or any(secret in value for secret in self._long)
 
-    def is_in(self, value: Any) -> bool:
+    def finds_secret_in(self, value: Any) -> bool:
         """Tell whether a long secret is in a text, or in a value of a mapping or list, also quoted as in an address."""
         texts = [form for text in _leaves(value) for form in (text, unquote(text))]
         return any(secret in text for text in texts for secret in self._long)

@@ -113,10 +113,9 @@ class SyncState:
 
 def _encoded(state: SyncState) -> bytes:
     content = state.to_json()
-    if holds_long_number(content):
-        return dumps(content, orjson.OPT_SORT_KEYS)
     try:
-        return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        return dumps(content, orjson.OPT_SORT_KEYS) if holds_long_number(content) else text
     except (UnicodeEncodeError, RecursionError) as error:
         problem = f"the state can't be written as JSON: {error}"
     raise SyncStateError(f"{problem}; write what airflow rfr refresh state show prints")

@@ -90,6 +90,10 @@ class PagedStream(Stream):
             yield from page.records
 
 
+#: The problem of a next-page token that has a secret.
+SECRET_IN_TOKEN = (
+    "the next page's address or cursor has a secret outside of its query, and it would be stored in the ledger"
+)
 #: What to do about a chain that ended because its first page lacks the field that leads to the next one.
 REMEDY_FOR_ABSENT_FIELD = (
     "correct the path; where the API leaves the field out if there is no next page, set paginator.page_size to the"

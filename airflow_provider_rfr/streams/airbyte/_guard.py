@@ -37,6 +37,7 @@ from airflow_provider_rfr.http import client as http
 from airflow_provider_rfr.http.redaction import Redactor, bare_host, host_of, is_secret, without_credentials
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.paged import SECRET_IN_TOKEN
 from airflow_provider_rfr.streams.repeats import kind_of_failure, kind_of_status
 from airflow_provider_rfr.streams.tokens import AccessToken, Obtain, digest_of, key_of, shared_credential
 from airflow_provider_rfr.text import cut
@@ -276,9 +277,8 @@ def without_secrets(token: Any, work: StreamWork) -> Any:
         pairs = parse_qsl(parts.query, keep_blank_values=True)
         kept = [(name, value) for name, value in pairs if not work.redactor.is_credential("", value)]
         token = token if len(kept) == len(pairs) else urlunsplit(parts._replace(query=urlencode(kept)))
-    if work.redactor.is_in(token):
-        problem = "the next page's address or cursor has a secret outside of its query, and it would be stored"
-        raise SourceError(f"{problem} in the ledger", request=work.request, status=work.status)
+    if work.redactor.finds_secret_in(token):
+        raise SourceError(SECRET_IN_TOKEN, request=work.request, status=work.status)
     return token
 
 

@@ -41,7 +41,6 @@ _MARKS: Final = {
     BOM_UTF16_LE: "utf-16-le",
     BOM_UTF16_BE: "utf-16-be",
 }
-_ANY_MARK: Final = tuple(_MARKS)
 _TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
 
 
@@ -151,7 +150,7 @@ def charset_of(headers: Mapping[str, str]) -> str:
 
 def _without_mark(body: bytes, charset: str) -> tuple[bytes, str]:
     """Return the body without a byte order mark, and its charset, which a mark tells better than the header."""
-    mark = next(filter(body.startswith, _MARKS)) if body.startswith(_ANY_MARK) else b""
+    mark = next(filter(body.startswith, _MARKS), b"")
     return body[len(mark) :], _MARKS.get(mark, charset)
 
 

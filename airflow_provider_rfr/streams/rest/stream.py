@@ -26,7 +26,12 @@ from airflow_provider_rfr.streams.core import (
     key_paths,
     unique_slices,
 )
-from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
+from airflow_provider_rfr.streams.paged import (
+    REMEDY_FOR_ABSENT_FIELD,
+    SECRET_IN_TOKEN,
+    PagedStream,
+    is_unexplained_end,
+)
 from airflow_provider_rfr.streams.rest._auth import NoAuthenticator, TokenService
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict
 from airflow_provider_rfr.streams.rest._incremental import BoundedRead
@@ -209,11 +214,8 @@ class RestStream(ParentStream):
         # Before the filter: a page whose records are all filtered out is not the last one.
         reply = Reply(answer, records, {**variables, "token": token})
         step = self._paginator.step(token, reply)
-        if isinstance(step.next, NextPage) and self._requester.transport.redactor.is_in(step.next.token):
-            raise reply.error(
-                "the next page's address or cursor has a secret outside of its query, and it would be stored in the"
-                " ledger; choose another paginator, e.g. page_number or offset"
-            )
+        if isinstance(step.next, NextPage) and self._requester.transport.redactor.finds_secret_in(step.next.token):
+            raise reply.error(f"{SECRET_IN_TOKEN}; choose another paginator, e.g. page_number or offset")
         if step.is_repeat:
             return 0, [], step
         received = len(records)

@@ -6,8 +6,9 @@ import multiprocessing
 import pickle
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from airflow_provider_rfr.refresh.budget import BudgetServer, Heartbeat
 from airflow_provider_rfr.store.leases import RefreshTokens
 from airflow_provider_rfr.streams import RestStream
 from airflow_provider_rfr.streams import tokens as module
-from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.core import Page, ReadContext
 from airflow_provider_rfr.streams.rest.stream import build_stream
 from airflow_provider_rfr.streams.tokens import AccessToken, finish_redemptions, keep_refresh_tokens
 from tests.soon import PATIENCE, SOON, wait_until
@@ -75,6 +76,18 @@ def stream_of(url: str, authenticator: dict[str, Any], handler: dict[str, Any] =
     items["paginator"] = {"type": "page_number"}
     definition = {"base_url": url, "authenticator": authenticator, "streams": {"items": items}}
     return build_stream(definition, "items", secrets={"refresh_token": "refresh-0"})
+
+
+@contextmanager
+def task_reading(stream: RestStream, server: BudgetServer) -> Iterator[Callable[[], Page]]:
+    """Yield a function that reads the first page as a task does, which asks the driver for tokens."""
+    stop = threading.Event()
+    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(1) as pool:
+        stream.bind(ReadContext(stop=stop, tokens=budget))
+        try:
+            yield lambda: pool.submit(stream.read_page, {}, None).result(SOON)
+        finally:
+            stop.set()
 
 
 @pytest.fixture
@@ -324,14 +337,8 @@ def test_a_task_gets_a_token_that_expires_at_once(api: Api, server: BudgetServer
         return {"access_token": "access", "expires_in": 0.001} if asked.path == "/token" else {"data": [{"id": 1}]}
 
     api.answer = answer
-    stream, stop = stream_of(api.url, ROTATING), threading.Event()
-    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(1) as pool:
-        stream.bind(ReadContext(stop=stop, tokens=budget))
-        reading = pool.submit(stream.read_page, {}, None)
-        try:
-            assert ids(reading.result(SOON).records) == [1]
-        finally:
-            stop.set()
+    with task_reading(stream_of(api.url, ROTATING), server) as read:
+        assert ids(read().records) == [1]
     assert api.paths.count("/token") == 1
 
 
@@ -361,17 +368,8 @@ def test_a_task_takes_the_token_that_the_login_returns_again_after_it_expired(ap
         return {"access_token": "access", "expires_in": 1} if asked.path == "/token" else {"data": [{"id": 1}]}
 
     api.answer = answer
-    stream, stop = stream_of(api.url, ROTATING), threading.Event()
-    with closing(server.address.connect("numbers")) as budget, ThreadPoolExecutor(1) as pool:
-        stream.bind(ReadContext(stop=stop, tokens=budget))
-        try:
-            wait_until(
-                lambda: (
-                    pool.submit(stream.read_page, {}, None).result(SOON) is not None and api.paths.count("/token") > 1
-                )
-            )
-        finally:
-            stop.set()
+    with task_reading(stream_of(api.url, ROTATING), server) as read:
+        wait_until(lambda: read() is not None and api.paths.count("/token") > 1)
     assert api.paths.count("/token") == 2
 
 
