@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,8 @@ from tests.kill_points import die, intercept
 
 
 def _stop(*args: Any, **kwargs: Any) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # To this thread: a signal to the process may reach another thread later, while this one goes on into its commit.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _pages_only(action: Callable[..., None]) -> Callable[..., None]:

@@ -7,6 +7,7 @@ which is the real application, and the executors that its scheduler asks for are
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk.execution_time import task_runner
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.hooks.spark import ClusterManagerError, DriverAddress, DriverState, open_driver
 from airflow_provider_rfr.sample_api import SampleApi
-from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from tests.clusters.kubernetes import KubernetesApi
 from tests.clusters.pods import Pod
 from tests.integration.airflow_tasks import set_connections
@@ -27,6 +28,7 @@ from tests.integration.conftest import Lake, assert_whole
 from tests.integration.standalone import executor_python
 from tests.integration.test_deferral import CANARY, LAKE_KEY, Task, api, follow, header
 from tests.soon import PATIENCE, SOON, wait_until
+from tests.unit.triggers.refreshes import Supervisor
 
 __all__ = ["api"]
 
@@ -206,15 +208,19 @@ def test_a_pod_that_was_deleted_fails_the_try_and_the_next_one_resumes(
 
 
 def test_a_task_that_is_marked_or_cleared_deletes_the_pod(
-    cluster: KubernetesApi, api: SampleApi, arguments: dict[str, Any]
+    cluster: KubernetesApi, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import asyncio
-
     trigger = Task().defer(**arguments)
     name, pod = cluster.newest
-    _, kept = trigger.serialize()
-    asyncio.run(RefreshTrigger(**kept).on_kill())
-    assert ("DELETE", f"/api/v1/namespaces/data/pods/{name}") in cluster.requests
+    supervisor = Supervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    trigger.task_instance = supervisor.task_instance  # type: ignore[assignment]
+    deletion = ("DELETE", f"/api/v1/namespaces/data/pods/{name}")
+    asyncio.run(trigger.on_kill())
+    assert deletion not in cluster.requests, "the task is still deferred"
+    supervisor.state = None
+    asyncio.run(trigger.on_kill())
+    assert deletion in cluster.requests
     assert pod.process.exit_code == 137
 
 

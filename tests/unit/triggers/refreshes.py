@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,10 +64,15 @@ class Refresh:
 class Supervisor:
     """The triggerer's way to Airflow's database, for one question: the state of the deferred task.
 
+    :ivar task_instance: the task, as a trigger knows it
     :ivar state: None for a task that was cleared
     :ivar asked: whether there was a question
     :ivar answers: set while it gives answers
     """
+
+    task_instance = SimpleNamespace(
+        dag_id="d", run_id="r", task_id="refresh", map_index=3, try_number=1, id="i", context_carrier=None
+    )
 
     def __init__(self) -> None:
         self.state: str | None = "deferred"

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,8 +147,7 @@ class Triggerer:
         self._runner = TriggerRunner()
         # That of the class keeps the captured output of the test that used it first.
         self._runner.log = structlog.get_logger()
-        ti = {"dag_id": "d", "run_id": "r", "task_id": "refresh", "map_index": 3, "try_number": 1, "id": "i"}
-        made.task_instance = SimpleNamespace(**ti, context_carrier=None)  # type: ignore[assignment]
+        made.task_instance = Supervisor.task_instance  # type: ignore[assignment]
         self.run = asyncio.ensure_future(self._runner.run_trigger(1, made))
         details = {"task": self.run, "is_watcher": False, "name": "refresh", "events": 0}
         self._runner.triggers[1] = details  # type: ignore[assignment]
