@@ -17,6 +17,7 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import orjson
 import structlog
 import yaml
 from sqlalchemy.exc import DBAPIError
@@ -24,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, RfrError
 from airflow_provider_rfr.http.redaction import redact
+from airflow_provider_rfr.numbers import dumps, holds_long_number
 from airflow_provider_rfr.store.engine import instant
 from airflow_provider_rfr.text import printable, well_formed
 from airflow_provider_rfr.timeouts import within
@@ -293,9 +295,16 @@ def print_data(value: Any, args: Namespace) -> bool:
     """Print the value as JSON or YAML where ``--output`` asks for that; else print nothing, and return False."""
     if args.output not in ("json", "yaml"):
         return False
-    text = json.dumps(value, indent=2, default=str)
+    text = json_of(value)
     print(text if args.output == "json" else yaml.safe_dump(json.loads(text), sort_keys=False).rstrip())
     return True
+
+
+def json_of(value: Any) -> str:
+    """Return the value as indented JSON, with all digits of long numbers."""
+    if holds_long_number(value):
+        return dumps(value, orjson.OPT_INDENT_2).decode()
+    return json.dumps(value, indent=2, default=str)
 
 
 def print_schema(file: Path, args: Namespace) -> None:

@@ -8,8 +8,9 @@ from argparse import Namespace
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from airflow_provider_rfr.cli.common import answered, lake_command, lake_of, print_data, say
+from airflow_provider_rfr.cli.common import answered, json_of, lake_command, lake_of, print_data, say
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.numbers import read_number
 
 
 @lake_command
@@ -28,7 +29,7 @@ def show_state(args: Namespace) -> int:
             say(f"{args.table} has no state: the next incremental sync {then}")
         return 1
     if not print_data(state.to_json(), args):
-        print(json.dumps(state.to_json(), indent=2))
+        print(json_of(state.to_json()))
     return 0
 
 
@@ -42,7 +43,7 @@ def set_state(args: Namespace) -> None:
     place, table = args.file or "standard input", check_identifier(args.table, "table")
     try:
         text = sys.stdin.read() if args.file is None else args.file.read_text(encoding="utf-8")
-        state = SyncState.from_json(json.loads(text))
+        state = SyncState.from_json(json.loads(text, parse_float=read_number))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError("file", f"{place} can't be read: {error}", "name a file with a state") from None
     except (ValueError, RecursionError) as error:
@@ -92,5 +93,5 @@ def import_state(args: Namespace) -> None:
     answered(lambda: check_table(stream, load_existing(catalog, table)))
     snapshot_id = answered(lambda: write_state(catalog, table, state))
     if not print_data({"table": table, "snapshot_id": str(snapshot_id), "state": state.to_json()}, args):
-        print(json.dumps(state.to_json(), indent=2))
+        print(json_of(state.to_json()))
         say(f"Set the state of {table} in snapshot {snapshot_id}; the next sync starts from it")

@@ -20,6 +20,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.schemas import COLUMNS_OF_OTHERS
 from airflow_provider_rfr.lake.sync_state import SyncState
 from airflow_provider_rfr.lake.table_reader import live_files
+from airflow_provider_rfr.numbers import read_number
 from airflow_provider_rfr.refresh.cursor_values import check_past, comparable_text, least, text_of
 from airflow_provider_rfr.refresh.sync import rules_of
 from airflow_provider_rfr.streams.core import Complete, key_paths, load_state
@@ -71,12 +72,12 @@ def states_in(text: str) -> dict[str, ForeignState]:
 
 def _document_in(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=read_number)
     except ValueError:
         pass
     try:
         # A connector prints its messages line by line.
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [json.loads(line, parse_float=read_number) for line in text.splitlines() if line.strip()]
     except ValueError:
         pass
     if (document := _unpacked(text)) is not None:
@@ -87,7 +88,7 @@ def _document_in(text: str) -> Any:
 def _unpacked(text: Any) -> Any:
     """Decode the column ``state`` of ``_dlt_pipeline_state`` (JSON in zlib in base64); return None for other texts."""
     try:
-        return json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        return json.loads(zlib.decompress(base64.b64decode(text, validate=True)), parse_float=read_number)
     except (TypeError, ValueError, binascii.Error, zlib.error):
         return None
 

@@ -148,6 +148,18 @@ def test_a_state_is_set_as_it_was_shown(lake: Lake, rfr: Rfr, tmp_path: Path) ->
     assert rfr("show", NAME).out == shown
 
 
+def test_a_long_number_of_a_state_keeps_its_digits(lake: Lake, rfr: Rfr, tmp_path: Path) -> None:
+    lake.catalog.create_table(NAME, Schema(*COLUMNS))
+    number = "1764547200.123456789"
+    file = tmp_path / "own.json"
+    cursor = {"field": "updated_at", "type": "datetime"}
+    state = {"version": 1, "rules": {"cursor": cursor}, "values": {}, "of_source": {"é": 0.5}}
+    file.write_text(json.dumps(state).replace("0.5", number))
+    rfr("set", NAME, file)
+    assert number in rfr("show", NAME).out
+    assert number in rfr("show", NAME, "--output", "json").out
+
+
 def test_a_file_that_is_not_there_is_named(rfr: Rfr, arguments: list[str], tmp_path: Path) -> None:
     arguments[2] = str(tmp_path / "nope.json")
     assert "state: " in rfr(*arguments, code=1).err
