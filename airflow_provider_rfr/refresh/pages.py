@@ -138,12 +138,15 @@ def encode_token(token: Any) -> str | None:
 
     :raises ConfigurationError: the token can't be written as JSON
     """
-    if token is None:
-        return None
+    return None if token is None else _encoded("token", "a page token", token)
+
+
+def _encoded(field: str, name: str, value: Any) -> str:
     try:
-        return dumps(token, orjson.OPT_SORT_KEYS).decode()
+        return dumps(value, orjson.OPT_SORT_KEYS).decode()
     except TypeError as error:
-        raise ConfigurationError("token", f"a page token has to be JSON: {error}") from None
+        remedy = "write an integer beyond 64 bits, and a value of another type, as text"
+        raise ConfigurationError(field, f"{name} has to be JSON: {error}", remedy) from None
 
 
 def decode_token(text: str | None) -> Any:
@@ -235,7 +238,10 @@ def page_row(
 
 
 def opening_rows(slices: Iterable[tuple[str, Mapping[str, Any]]], *, generation: int, epoch: int) -> Iterable[PageRow]:
-    """Yield page 0 of each partition: together these rows freeze the list of partitions."""
+    """Yield page 0 of each partition: together these rows freeze the list of partitions.
+
+    :raises ConfigurationError: a slice can't be written as JSON
+    """
     now = time.time_ns() // 1000
     for ordinal, (key, value) in enumerate(slices):
         yield PageRow(
@@ -246,7 +252,7 @@ def opening_rows(slices: Iterable[tuple[str, Mapping[str, Any]]], *, generation:
             chain=0,
             page=0,
             fetched_at=now,
-            slice=dumps(value, orjson.OPT_SORT_KEYS).decode(),
+            slice=_encoded("slices", f"the slice of partition {key}", value),
         )
 
 

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    RepeatedPageError,
+    SourceChangedError,
+    SourceError,
+    TokenExpiredError,
+)
 from airflow_provider_rfr.refresh import chains
 from airflow_provider_rfr.refresh.chains import (
     Chain,
@@ -23,8 +29,16 @@ from airflow_provider_rfr.refresh.chains import (
     Scheduler,
     _PageRequest,
 )
-from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, encode_records, seen_marks
+from airflow_provider_rfr.refresh.pages import (
+    PageRow,
+    checksum_of,
+    encode_records,
+    encode_token,
+    opening_rows,
+    seen_marks,
+)
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
+from tests.unit.messages import raises
 from tests.unit.refresh.paged_sources import row_of
 
 
@@ -439,3 +453,10 @@ def test_without_that_second_answer_an_empty_page_is_asked_for_again(behind: str
     assert again.number == 4
     rows = subject.deliver(again, fetched(again, last=99))
     assert [row.page for row in rows] == ([4, 5] if behind == "has records" else [4])
+
+
+def test_an_integer_beyond_64_bits_is_refused_in_tokens_and_slices() -> None:
+    with raises(ConfigurationError):
+        encode_token({"after": 2**64})
+    with raises(ConfigurationError):
+        list(opening_rows([("{}", {"id": 2**64})], generation=1, epoch=1))
