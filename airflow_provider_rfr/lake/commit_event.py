@@ -92,6 +92,11 @@ class CommitEvent:
         return sum(binding.documents for binding in self.bindings)
 
     @property
+    def deleted(self) -> int:
+        """Return the number of rows that an incremental sync deleted; it has one collection."""
+        return self.changes.get("deleted", 0) if self.changes else 0
+
+    @property
     def bytes(self) -> int:
         return sum(binding.bytes for binding in self.bindings)
 

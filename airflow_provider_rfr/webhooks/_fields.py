@@ -372,7 +372,8 @@ class When(TriggerModel):
 
     :ivar collections: patterns with ``*`` (which matches ``/``, too), ``?`` and ``[...]``, one of which has to match;
         all collections by default
-    :ivar min_documents: fewest documents of a commit, in the collections that match; 0 takes empty commits as well
+    :ivar min_documents: fewest documents of a commit, in the collections that match, with the rows that a sync deletes;
+        0 takes empty commits as well
     """
 
     collections: tuple[str, ...] | None = Field(
@@ -383,11 +384,11 @@ class When(TriggerModel):
     def accepts(self, event: CommitEvent) -> bool:
         """Tell whether this commit fulfils the conditions."""
         if self.collections is None:
-            return event.documents >= self.min_documents
+            return event.documents + event.deleted >= self.min_documents
         names = {*event.collection_names, *(binding.collection for binding in event.bindings)}
         matching = {name for name in names if any(fnmatchcase(name, pattern) for pattern in self.collections)}
         documents = sum(binding.documents for binding in event.bindings if binding.collection in matching)
-        return bool(matching) and documents >= self.min_documents
+        return bool(matching) and documents + event.deleted >= self.min_documents
 
 
 class Signing(TriggerModel):

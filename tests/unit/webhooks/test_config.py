@@ -7,6 +7,7 @@ import copy
 import json
 import pickle
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -433,6 +434,11 @@ def test_a_commit_is_heard_by_its_collections_and_documents() -> None:
     assert not endpoint(when={"collections": ["Acme/*"]}).when.accepts(event(orders))
     assert not endpoint(when={"collections": ["z"]}).when.accepts(event(orders, empty))
     assert endpoint(when={"collections": ["z"], "minDocuments": 0}).when.accepts(event(orders, empty))
+    deletes = replace(event(empty), changes={"inserted": 0, "deleted": 3})
+    assert endpoint().when.accepts(deletes)
+    assert endpoint(when={"collections": ["z"], "minDocuments": 3}).when.accepts(deletes)
+    assert not endpoint(when={"minDocuments": 4}).when.accepts(deletes)
+    assert not endpoint(when={"collections": ["acme/*"]}).when.accepts(deletes)
 
 
 def test_answers_are_judged_by_status_and_by_what_a_pointer_finds() -> None:
