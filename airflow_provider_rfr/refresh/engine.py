@@ -148,10 +148,7 @@ class Refresh:
         :raises RefreshStoppedError: the driver was asked to stop
         """
         with self._failure_recorded():
-            with self._phase("wait"):
-                self._wait_for_others()
-            with self._phase("open"):
-                book = self._open()
+            book = self._open_when_free()
             if book is None:
                 return self.figures
             with ledger_heartbeat(self.ledger, self._options):
@@ -233,6 +230,23 @@ class Refresh:
                 raise RefreshStoppedError(f"{self.figures.stream}: stopped while it waited: {why}")
             self.ledger.look_again()
             self._target.reload()
+
+    def _open_when_free(self) -> PartitionBook | None:
+        """Wait for other runs, and open a generation; wait again if another run was faster.
+
+        :raises FencedError: another attempt of the same task was faster
+        """
+        while True:
+            with self._phase("wait"):
+                self._wait_for_others()
+            try:
+                with self._phase("open"):
+                    return self._open()
+            except FencedError:
+                self.ledger.look_again()
+                if self.ledger.held.is_held_by(self._config.run.key):
+                    raise
+                self._target.reload()
 
     def _open(self) -> PartitionBook | None:
         """Open a generation or take one over; return None if this run has published it already."""

@@ -153,7 +153,7 @@ class Ledger:
     ) -> PartitionBook:
         """Continue the open generation under the next epoch, and adopt the files that its attempts flushed.
 
-        :raises FencedError: another attempt published or replaced the generation meanwhile
+        :raises FencedError: another run took over the generation meanwhile, or it was published or replaced
         """
         # One commit raises the epoch and names the adopted files, so a live predecessor either commits before it, and
         # this attempt looks for files again, or can't commit any more.
@@ -179,12 +179,13 @@ class Ledger:
                 return book
             except CommitConflictError:
                 self.look_again()
-            newest = self.header
-            if newest is None or (newest.generation, newest.state) != (held.generation, RefreshState.OPEN):
+            newest = self.held
+            is_open = (newest.generation, newest.state) == (held.generation, RefreshState.OPEN)
+            if not is_open or (newest.epoch != held.epoch and not newest.is_held_by(run_key)):
                 raise FencedError(
-                    f"generation {held.generation} was taken over and ended by another attempt",
+                    f"another attempt took over generation {held.generation}",
                     epoch=held.epoch,
-                    newer_epoch=newest.epoch if newest else 0,
+                    newer_epoch=newest.epoch,
                 )
         raise LedgerError("the ledger changed hands too often to be taken over; is the refresh running many times?")
 
@@ -292,6 +293,7 @@ class Ledger:
 
     def look_again(self) -> None:
         """Load the ledger and its header again; only before this attempt opens or takes over a generation."""
+        self._fenced = None
         self._forget_files()
         self._table.reload()
         self.header = read_header(self._table.summary(GENERATION_KEY))

@@ -73,12 +73,7 @@ class OtherRun:
         """
         if header is None or self._options.on_busy == "take_over":
             return None
-        holder, own = header.run_key, self._run_key
-        # Keys that differ only in their last part, the run's start and the task's clears, are of one task in one run.
-        same_task = holder == own or bool(
-            holder and own and "/" in own and holder.rpartition("/")[0] == own.rpartition("/")[0]
-        )
-        if header.state is not RefreshState.OPEN or same_task:
+        if header.state is not RefreshState.OPEN or header.is_held_by(self._run_key):
             return None
         # Silence is measured by this process's clock, since it first saw the commit. The other run's clock decides only
         # about a commit that is older by far more than clocks differ: its attempt ended long ago.
@@ -90,7 +85,7 @@ class OtherRun:
         if is_silent or has_ended():
             return None
         busy = (
-            f"{self._target} is being refreshed by {holder or 'a run outside of Airflow'}"
+            f"{self._target} is being refreshed by {header.run_key or 'a run outside of Airflow'}"
             f" (generation {header.generation}, {header.partitions_done} of {header.partitions} partitions done)"
         )
         if self._options.on_busy == "fail":

@@ -147,6 +147,13 @@ class LedgerHeader:
     past: tuple[PastGeneration, ...] = ()
     earlier: tuple[PastAttempt, ...] = ()
 
+    def is_held_by(self, run_key: str | None) -> bool:
+        """Tell whether an attempt of the same task, in the same run, holds the generation."""
+        # Keys that differ only in their last part, the run's start and the task's clears, are of one task in one run.
+        holder = self.run_key
+        is_same_task = holder and run_key and "/" in run_key and holder.rpartition("/")[0] == run_key.rpartition("/")[0]
+        return holder == run_key or bool(is_same_task)
+
     @property
     def is_incremental(self) -> bool:
         """Tell whether only changes are read, or those of a fixed window."""
