@@ -514,7 +514,7 @@ def _rest_catalog() -> type[Catalog]:
 
 @cache
 def _sql_catalog() -> type[Catalog]:
-    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+    from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 
     retrying = Retrying(
         retry=retry_if_exception(_was_created_concurrently),
@@ -539,8 +539,9 @@ def _sql_catalog() -> type[Catalog]:
             self._has_tables()
 
         def _has_tables(self) -> bool:
-            # Asked again while there are none: another process may have created them.
-            if self._is_new and inspect(self.engine).has_table(IcebergTables.__tablename__):
+            # Looked for again while one is missing: another thread or process may be creating them.
+            names = SqlCatalogBaseTable.metadata.tables.keys()
+            if self._is_new and names <= set(inspect(self.engine).get_table_names()):
                 super()._init_catalog()
                 self._is_new = False
             return not self._is_new

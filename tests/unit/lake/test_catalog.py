@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalogBaseTable
 from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, SparkJobError
@@ -182,6 +183,18 @@ def test_a_catalog_without_its_own_tables_reads_as_empty_until_something_is_crea
     with ThreadPoolExecutor(len(creators)) as pool:
         list(pool.map(lambda catalog: create_table(catalog, "raw.orders", Schema()), creators))
     assert load_table(reader, "raw.orders") is not None
+
+
+@pytest.mark.parametrize("first", sorted(SqlCatalogBaseTable.metadata.tables))
+def test_a_catalog_of_which_one_table_is_created_yet_reads_as_empty(tmp_path: Path, first: str) -> None:
+    catalog = open_catalog(sqlite(tmp_path))
+    SqlCatalogBaseTable.metadata.tables[first].create(catalog.engine)  # type: ignore[attr-defined]
+    assert (catalog.namespace_exists("raw"), catalog.list_namespaces()) == (False, [])
+    assert load_table(catalog, "raw.none") is None
+    with sqlite3.connect(tmp_path / "catalog.db") as database:
+        assert len(database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()) == 1
+    create_table(catalog, "raw.orders", Schema())
+    assert load_table(catalog, "raw.orders") is not None
 
 
 def test_what_is_not_the_catalogs_client_stays_what_it_is(tmp_path: Path) -> None:
