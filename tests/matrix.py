@@ -2,8 +2,8 @@
 
 Each cell has an environment of its own, which the resolver fills from the wheel's metadata. In it run the demo (a DAG
 whose driver is killed, Airflow's retry, a webhook) and the tests of CI that use a running Airflow: deploy, ALTER
-CONNECTION, form, pages, deferral, SQL on Spark. The rows of docs/compatibility.md are replaced by the results; the last
-line is one JSON object.
+CONNECTION, form, pages, deferral, SQL on Spark; and those marked ``matrix``. The rows of docs/compatibility.md are
+replaced by the results; the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def run_cell(cell: Cell, wheel: Path, checkout: Path, folder: Path) -> Result:
         result.demo = json.loads(
             run_in(environment, checkout, ["-m", "demo.run"], folder / "demo.log").splitlines()[-1]
         )
-        tests = ["-m", "pytest", "-q", "-m", "gate", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        tests = ["-m", "pytest", "-q", "-m", "gate or matrix", "-p", "no:cacheprovider", "-p", "no:xdist"]
         report = folder / "tests.xml"
         run_in(environment, checkout, [*tests, f"--junitxml={report}", *TESTS], folder / "tests.log", codes=(0, 1))
         read_report(report, result)

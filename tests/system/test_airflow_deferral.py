@@ -83,6 +83,7 @@ def test_a_driver_that_dies_fails_the_try_and_the_next_one_resumes(story: Story)
     assert "is FAILED with exit code 137" in story.log(DAG, "driver")
 
 
+@pytest.mark.matrix
 def test_marked_failed_it_ends_the_driver_and_cleared_it_resumes(story: Story) -> None:
     begin(story, "marked", read=TOTAL // 4)
     app, driver = story.yarn.newest
@@ -100,6 +101,7 @@ def test_marked_failed_it_ends_the_driver_and_cleared_it_resumes(story: Story) -
     story.assert_whole("raw.marked")
 
 
+@pytest.mark.matrix
 def test_cleared_while_it_is_deferred_it_begins_again_with_what_was_read(story: Story) -> None:
     begin(story, "cleared", read=TOTAL // 4)
     app, driver = story.yarn.newest
