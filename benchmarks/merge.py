@@ -29,7 +29,6 @@ from benchmarks.product import ROOT, RunFailed, last_line
 _SIDES_FILE: Final = str(ROOT / "benchmarks" / "merge_sides.py")
 _CASES: Final = ("newest:1000", "newest:100000", "random:100000")
 _HOURLY: Final = Case("newest", 50)
-_HOURLY_RUNS: Final = 3
 _APPLICATION: Final = str(ROOT / "spark_apps" / "full_refresh.py")
 _SUBMIT: Final = (str(Path(sys.executable).parent / "spark-submit"), "--master", "local[2]")
 _COMMANDS: Final = {
@@ -108,18 +107,20 @@ def _check(case: Case, lake: MergeLake, side: str, counts: Sequence[int]) -> Non
         raise RunFailed(f"{side}, {case.name}: {counts} rows and changed rows, expected {case.expected(lake.rows)}")
 
 
-def _hourly(lake: MergeLake) -> dict[str, dict[str, float]]:
+def _hourly(lake: MergeLake, times: int) -> dict[str, dict[str, float]]:
     """Return the CPU seconds of a refresh of 50 records, of a sync of 50 changes, and of the same sync again.
 
     Each is a whole process: by spark-submit, as Airflow runs it every hour, and by Python, which starts no Spark for so
-    few rows. The figures are medians of some runs.
+    few rows.
+
+    :param times: runs of each process; the figures are their medians
     """
     changes = pq.read_table(changes_file(lake, _HOURLY))
     merge: dict[str, Any] = {"mode": "merge"}
     costs: dict[str, dict[str, float]] = {}
     for name, command in _COMMANDS.items():
         runs = []
-        for _ in range(_HOURLY_RUNS):
+        for _ in range(times):
             lake.reset()
             refresh = _run(lake, changes, command, options={}, sync="full", target=f"{NAMESPACE}.small")
             sync = _run(lake, changes, command, options=merge)
@@ -160,6 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--files", type=int, default=30, help="data files of the table (30)")
     parser.add_argument("--keys", nargs="*", choices=("int", "text"), default=["int"], help="types of the key (int)")
     parser.add_argument("--case", nargs="*", type=Case.of, default=[Case.of(text) for text in _CASES])
+    parser.add_argument("--runs", type=int, default=3, help="runs of each whole process (3)")
     parser.add_argument("--product-only", action="store_true", help="leave the others out")
     parser.add_argument("--peers", action="store_true", help="compare with dlt, which make bench-peers installs, too")
     options = parser.parse_args(arguments)
@@ -168,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             lake = _filled(Path(folder), keys, options.rows, options.files)
             result[keys] = _compare(lake, () if options.product_only else ("merge_into",), options.case)
-            result[keys]["hourly"] = hourly = _hourly(lake)
+            result[keys]["hourly"] = hourly = _hourly(lake, options.runs)
         for command, costs in hourly.items():
             for name, cost in costs.items():
                 print(f"{name:18}{command:12}{cost:>10.2f}{cost / costs['refresh of 50']:>8.2f}  whole process")
