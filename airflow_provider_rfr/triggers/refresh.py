@@ -172,7 +172,7 @@ class _RefreshWatch:
 
 
 _FIRST_WAIT = 2.0
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 15.0
 """Seconds that Airflow has to tell a task's state. A triggerer of Airflow 3.2 that shuts down gets no answer."""
 
 
