@@ -1,11 +1,14 @@
-"""Places in a program at which a test lets its process die."""
+"""Places in a program at which a test lets its process die, or something else happen."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def die(*args: Any, **kwargs: Any) -> None:
@@ -37,3 +40,14 @@ def intercept(
         return result
 
     put(owner, name, wrapped)
+
+
+def meanwhile(patch: pytest.MonkeyPatch, owner: Any, name: str, work: Callable[[], object]) -> None:
+    """Do the work right before the first call of a function."""
+    todo = [work]
+
+    def once(*args: Any, **kwargs: Any) -> None:
+        while todo:
+            todo.pop()()
+
+    intercept(owner, name, before=once, put=patch.setattr)

@@ -413,7 +413,7 @@ class Ledger:
     def _expect(self, expected: LedgerHeader | None) -> None:
         """Check that the loaded table has the expected generation and epoch.
 
-        An attempt that is fenced once stays fenced, whatever is loaded later.
+        An attempt that is fenced stays fenced, whatever is loaded later, except by :meth:`look_again`.
 
         :raises FencedError: the table has others, so another attempt took over
         """

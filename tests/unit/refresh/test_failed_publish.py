@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.streams import Page, PagedStream
 from tests.headers import read_status
+from tests.kill_points import meanwhile
 from tests.unit.messages import check_messages, raises
 from tests.unit.refresh.in_driver import killed_before_the_mark, refresh_of
 
@@ -378,23 +379,11 @@ def test_a_publish_that_never_gets_through_keeps_what_was_read(shop: Shop, monke
     assert sorted(shop.rows["id"].to_pylist()) == [1, 2, 100]
 
 
-def faster(monkeypatch: pytest.MonkeyPatch, name: str, other_run: Callable[[], object]) -> None:
-    """Let another run act between this one's look at the ledger and its own commit, once."""
-    original, runs = getattr(Ledger, name), [other_run]
-
-    def late(*args: Any, **kwargs: Any) -> Any:
-        if runs:
-            runs.pop()()
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(Ledger, name, late)
-
-
 @pytest.mark.parametrize("on_busy", ["wait", "take_over"])
 def test_a_run_that_opens_too_late_reads_after_the_faster_one(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, on_busy: str
 ) -> None:
-    faster(monkeypatch, "open_generation", lambda: shop.run(MONDAY))
+    meanwhile(monkeypatch, Ledger, "open_generation", lambda: shop.run(MONDAY))
     assert shop.run(TUESDAY, on_busy=on_busy).generation == 2
     assert shop.header.run_key == TUESDAY
     assert shop.header.state is RefreshState.PUBLISHED
@@ -407,7 +396,7 @@ def test_a_run_that_takes_over_too_late_waits_for_the_faster_one(shop: Shop, mon
     with monkeypatch.context() as broken, pytest.raises(CatalogError):
         cut_off(broken, CatalogError("down"))
         shop.run(MONDAY)
-    faster(monkeypatch, "_commit_once", take_over)
+    meanwhile(monkeypatch, Ledger, "_commit_once", take_over)
     with pytest.raises(AssertionError, match="it waits"):
         shop.run(WEDNESDAY)
     assert (shop.header.run_key, shop.header.epoch) == (TUESDAY, 2)
@@ -416,7 +405,7 @@ def test_a_run_that_takes_over_too_late_waits_for_the_faster_one(shop: Shop, mon
 def test_an_attempt_of_the_same_task_that_opens_too_late_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faster(monkeypatch, "open_generation", lambda: shop.run(MONDAY))
+    meanwhile(monkeypatch, Ledger, "open_generation", lambda: shop.run(MONDAY))
     with pytest.raises(FencedError):
         shop.run(MONDAY)
     assert (shop.header.generation, shop.header.state) == (1, RefreshState.PUBLISHED)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from airflow_provider_rfr.builtins.model import BROKEN
 from airflow_provider_rfr.exceptions import BlockedPlanError, StepError
 from airflow_provider_rfr.lake.tables import LiveColumn, find_view
+from tests.kill_points import meanwhile
 from tests.unit.builtins.catalogs import spec, table
 from tests.unit.builtins.execution.places import Place, told
 from tests.unit.messages import check_messages, raises
@@ -27,18 +26,6 @@ def test_a_users_view_is_rebound_and_does_not_become_ours(place: Place) -> None:
     assert dict(found.properties) == {"team": "b", "comment": "mine"}
     assert found.query == "SELECT id FROM ops.t"
     assert place.engine.calls == [*["create_view bob.daily"] * 2, "set_view_properties bob.daily"]
-
-
-def meanwhile(patch: pytest.MonkeyPatch, owner: object, name: str, work: Callable[[], None]) -> None:
-    """The work is done right before the first call of this method."""
-    original, todo = getattr(owner, name), [work]
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        while todo:
-            todo.pop()()
-        return original(*args, **kwargs)
-
-    patch.setattr(owner, name, call)
 
 
 @pytest.mark.parametrize(("owner", "moment"), [("engine", "analyse"), ("catalog", "commit_table")])
