@@ -12,7 +12,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -301,9 +301,11 @@ def print_data(value: Any, args: Namespace) -> bool:
 
 
 def json_of(value: Any) -> str:
-    """Return the value as indented JSON, with all digits of long numbers."""
+    """Return the value as indented JSON, with all digits of long numbers if it is JSON without larger integers."""
     if holds_long_number(value):
-        return dumps(value, orjson.OPT_INDENT_2).decode()
+        # Refused for an integer beyond 64 bits, and for a value that is printed as text, such as a path.
+        with suppress(TypeError):
+            return dumps(value, orjson.OPT_INDENT_2).decode()
     return json.dumps(value, indent=2, default=str)
 
 

@@ -116,7 +116,7 @@ def _encoded(state: SyncState) -> bytes:
     try:
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
         return dumps(content, orjson.OPT_SORT_KEYS) if holds_long_number(content) else text
-    except (UnicodeEncodeError, RecursionError) as error:
+    except (UnicodeEncodeError, RecursionError, TypeError) as error:
         problem = f"the state can't be written as JSON: {error}"
     raise SyncStateError(f"{problem}; write what airflow rfr refresh state show prints")
 

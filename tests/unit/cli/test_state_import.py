@@ -13,6 +13,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
+from airflow_provider_rfr.cli.common import json_of
+from airflow_provider_rfr.numbers import LongNumber
 from airflow_provider_rfr.operators import connections
 from airflow_provider_rfr.refresh.config import parse_config
 from tests.unit.cli.calls import Rfr
@@ -158,6 +160,9 @@ def test_a_long_number_of_a_state_keeps_its_digits(lake: Lake, rfr: Rfr, tmp_pat
     rfr("set", NAME, file)
     assert number in rfr("show", NAME).out
     assert number in rfr("show", NAME, "--output", "json").out
+    file.write_text(file.read_text().replace(number, f"[{number}, {2**64}]"))
+    check_messages(rfr("set", NAME, file, code=1).err.splitlines()[-1])
+    assert "/lake" in json_of([LongNumber(number), Path("/lake"), 2**64])
 
 
 def test_a_file_that_is_not_there_is_named(rfr: Rfr, arguments: list[str], tmp_path: Path) -> None:
