@@ -508,6 +508,13 @@ class RepeatedPageError(SourceError):
     """A token or a page's content came twice in one chain."""
 
 
+class SecretInTokenError(SourceError):
+    """The next page's token has a secret, and it would be stored in the ledger."""
+
+    retryable = False
+    advice = "page in another way, and clear the task: it continues where it stopped"
+
+
 class SourceChangedError(RfrError):
     """A committed page has other content now, and ``on_source_change`` is ``fail``."""
 

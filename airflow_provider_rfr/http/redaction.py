@@ -125,7 +125,7 @@ class Redactor:
     def add(self, secret: Any) -> None:
         """Remember a secret; of a mapping or list, each value in it."""
         with self._lock:
-            for text in _leaves(secret):
+            for text in texts_in(secret):
                 self._whole |= {text}
                 if len(text) >= _LONG:
                     self._long = (*self._long, text)
@@ -161,7 +161,7 @@ class Redactor:
 
     def finds_secret_in(self, value: Any) -> bool:
         """Tell whether a long secret is in a text, or in a value of a mapping or list, also quoted as in an address."""
-        texts = [form for text in _leaves(value) for form in (text, unquote(text))]
+        texts = [form for text in texts_in(value) for form in (text, unquote(text))]
         return any(secret in text for text in texts for secret in self._long)
 
     def without_credentials(self, url: str) -> str:
@@ -187,13 +187,14 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     return Redactor(list(secrets)).text(text)
 
 
-def _leaves(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield a scalar as text, or those of a mapping or list; nothing for None, booleans and empty texts."""
     if isinstance(value, Mapping):
         for item in value.values():
-            yield from _leaves(item)
+            yield from texts_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _leaves(item)
+            yield from texts_in(item)
     elif value is not None and not isinstance(value, bool) and str(value):
         yield str(value)
 

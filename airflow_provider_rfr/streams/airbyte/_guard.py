@@ -32,9 +32,15 @@ from requests.structures import CaseInsensitiveDict
 from requests.utils import get_encoding_from_headers
 from urllib3 import HTTPResponse
 
-from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, RfrError, SourceError
+from airflow_provider_rfr.exceptions import (
+    AuthenticationError,
+    ReadInterrupted,
+    RfrError,
+    SecretInTokenError,
+    SourceError,
+)
 from airflow_provider_rfr.http import client as http
-from airflow_provider_rfr.http.redaction import Redactor, bare_host, host_of, is_secret, without_credentials
+from airflow_provider_rfr.http.redaction import Redactor, bare_host, host_of, is_secret, texts_in, without_credentials
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.paged import SECRET_IN_TOKEN
@@ -124,6 +130,7 @@ class StreamWork:
     """The work of a thread for a stream, and the last request that it sent.
 
     :ivar hosts: hosts that may be called; None while the stream is being built, when nothing may be sent
+    :ivar token: token of the page that is read; None for the first one
     :ivar request: method and address without credentials
     :ivar retry_after: seconds to wait, after an answer 429
     :ivar ignored: the last answer that the manifest's error handler ignored, e.g. ``HTTP 404``
@@ -134,6 +141,7 @@ class StreamWork:
     redactor: Redactor
     context: ReadContext
     hosts: Hosts | None
+    token: Any = None
     request: str | None = None
     status: int | None = None
     retry_after: float = 0.0
@@ -187,7 +195,7 @@ class GuardedAdapter(BaseAdapter):
             raise SourceError("a request outside of a read: nothing is sent before it is known where it may go")
         work.context.check()
         work.context.limiter.acquire()
-        _learn_secrets(request.headers, work.redactor)
+        _learn_secrets(request.headers, work)
         work.request = f"{request.method} {work.redactor.address(request.url or '')}"
         work.status = work.failure = None
         request.url = work.hosts.checked(request.url or "")
@@ -231,14 +239,18 @@ def _as_response(answer: http.Answer, request: requests.PreparedRequest, stream:
     return response
 
 
-def _learn_secrets(headers: Mapping[str, str | bytes], redactor: Redactor) -> None:
-    """Add the credentials in a request's headers to the redactor, such as tokens that the CDK obtained itself."""
+def _learn_secrets(headers: Mapping[str, str | bytes], work: StreamWork) -> None:
+    """Add the credentials in a request's headers to the redactor, such as tokens that the CDK obtained itself.
+
+    A page token is no secret, though a manifest may send it in a header with such a name, e.g. ``X-Next-Token``.
+    """
+    of_page = set(texts_in(work.token))
     for name, value in headers.items():
         if is_secret(name):
             text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
             for secret in {text, text.partition(" ")[2]} - {""}:
-                if redactor.text(secret) == secret:
-                    redactor.add(secret)
+                if secret not in of_page and work.redactor.text(secret) == secret:
+                    work.redactor.add(secret)
 
 
 def guard(session: requests.Session) -> requests.Session:
@@ -270,7 +282,7 @@ def _without_credentials(prepared: requests.PreparedRequest, response: requests.
 def without_secrets(token: Any, work: StreamWork) -> Any:
     """Return a page token without the credentials that the API repeated in an address's query: the CDK adds them again.
 
-    :raises SourceError: a secret is elsewhere in it
+    :raises SecretInTokenError: a secret is elsewhere in it
     """
     if isinstance(token, str) and "?" in token:
         parts = urlsplit(token)
@@ -278,7 +290,7 @@ def without_secrets(token: Any, work: StreamWork) -> Any:
         kept = [(name, value) for name, value in pairs if not work.redactor.is_credential("", value)]
         token = token if len(kept) == len(pairs) else urlunsplit(parts._replace(query=urlencode(kept)))
     if work.redactor.finds_secret_in(token):
-        raise SourceError(SECRET_IN_TOKEN, request=work.request, status=work.status)
+        raise SecretInTokenError(SECRET_IN_TOKEN, request=work.request, status=work.status)
     return token
 
 

@@ -498,16 +498,15 @@ class ManifestStream(PagedStream):
         return self._working(lambda work: self._page(stream_slice, token, work))
 
     def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: StreamWork) -> Page:
-        page = _cdk.OnePage(from_json(token)) if self.paging.by_page else None
+        work.token = from_json(token)
+        page = _cdk.OnePage(work.token) if self.paging.by_page else None
         if page is not None:
             records = _records(self._interpreted, stream_slice, page)
         else:
             records = self._whole_slice(stream_slice)
         following = None if page is None else without_secrets(page.following, work)
-        skipped = None
-        if work.ignored is not None:
-            is_last = page is not None and following is None
-            skipped = f"the manifest ignores {work.ignored}" + (", which ends the slice" if is_last else "")
+        end = ", which ends the slice" if page is not None and following is None else ""
+        skipped = None if work.ignored is None else f"the manifest ignores {work.ignored}{end}"
         received = None if page is None else page.received
         following = to_json(following, "page token")
         return Page(records, following, None, work.request, work.status, skipped=skipped, received=received)

@@ -12,6 +12,7 @@ from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     RateLimitedError,
+    SecretInTokenError,
     SourceDefinitionError,
     SourceError,
     TokenExpiredError,
@@ -215,7 +216,8 @@ class RestStream(ParentStream):
         reply = Reply(answer, records, {**variables, "token": token})
         step = self._paginator.step(token, reply)
         if isinstance(step.next, NextPage) and self._requester.transport.redactor.finds_secret_in(step.next.token):
-            raise reply.error(f"{SECRET_IN_TOKEN}; choose another paginator, e.g. page_number or offset")
+            problem = f"{SECRET_IN_TOKEN}; choose another paginator, e.g. page_number or offset"
+            raise SecretInTokenError(problem, status=answer.status, request=answer.request)
         if step.is_repeat:
             return 0, [], step
         received = len(records)

@@ -23,9 +23,10 @@ from airflow_provider_rfr.exceptions import (
     RateLimitedError,
     ReadInterrupted,
     RepeatedPageError,
+    SecretInTokenError,
     SourceError,
 )
-from airflow_provider_rfr.streams import ReadContext
+from airflow_provider_rfr.streams import NextPage, ReadContext
 from airflow_provider_rfr.streams.airbyte import _guard, _installed
 from airflow_provider_rfr.streams.loader import load_stream, load_streams
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
@@ -479,9 +480,24 @@ def test_a_key_that_the_api_repeats_in_the_next_pages_address_is_not_stored(api:
 
 def test_a_next_page_whose_path_has_the_key_is_refused(api: Api) -> None:
     api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{url}/v1/{KEY}/links?p=2"})
-    with raises(SourceError) as caught:
+    with raises(SecretInTokenError) as caught:
         load_stream(api.source(), "links").read_page({}, None)
+    assert not caught.value.retryable
     assert KEY not in everything_of(caught.value)
+
+
+def test_a_page_token_in_a_header_with_the_name_of_a_secret_is_none(api: Api) -> None:
+    """Another partition, or the same one after a restart, may have the same token."""
+    manifest = shop_with("orders")
+    option = {"type": "RequestOption", "inject_into": "header", "field_name": "X-Next-Token"}
+    manifest["streams"][0]["retriever"]["paginator"]["page_token_option"] = option
+    api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"token-of-page-{1 + len(api.asked) % 2}"})
+    stream = load_stream(api.source(manifest), "orders")
+    for customer in (1, 2):
+        stream_slice = {"customer_id": customer, "parent_slice": {}}
+        assert stream.read_page(stream_slice, None).next == NextPage("token-of-page-2")
+        assert stream.read_page(stream_slice, "token-of-page-2").next == NextPage("token-of-page-1")
+    assert [headers.get("X-Next-Token") for headers in api.headers] == [None, "token-of-page-2"] * 2
 
 
 def test_no_packing_is_asked_for_of_which_a_cut_body_is_not_recognised(

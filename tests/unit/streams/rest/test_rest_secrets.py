@@ -10,7 +10,7 @@ import traceback
 import pytest
 from rest_api import QUICK, Reply
 
-from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.exceptions import RfrError, SecretInTokenError
 from airflow_provider_rfr.streams.loader import load_streams
 from tests.unit.messages import raises
 
@@ -137,8 +137,9 @@ def test_a_secret_in_what_leads_to_the_next_page_is_refused_where_it_would_be_st
     api.answers({"data": [{"id": 1}], "next": following})
     place = "url" if paginator == "next_url" else "cursor"
     stream = make(secrets={"key": CANARY}, paginator={"type": paginator, place: {"path": "next"}})
-    with raises(RfrError) as error:
+    with raises(SecretInTokenError) as error:
         stream.read_page({}, None)
+    assert not error.value.retryable
     assert_clean(everything_about(error.value))
     assert "5ecret%2bvalue" not in everything_about(error.value)
 
