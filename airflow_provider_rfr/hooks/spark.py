@@ -201,8 +201,9 @@ class _YarnDriver:
         except requests.RequestException as error:
             # Without the cause, because the text of its error quotes the address.
             raise ClusterManagerError(f"the resource manager can't be reached ({type(error).__name__})") from None
-        # 404 is an answer: stop() need not end an application that is gone.
-        if answer.status_code >= 400 and answer.status_code != 404:
+        # Of an application that is gone. A proxy's own 404 does not tell that.
+        is_gone = answer.status_code == 404 and "NotFoundException" in answer.text
+        if answer.status_code >= 400 and not is_gone:
             raise ClusterManagerError(f"the resource manager answers {method} with HTTP {answer.status_code}")
         return answer
 
@@ -271,7 +272,8 @@ class _KubernetesDriver:
             return call(self._pod, self._namespace, _request_timeout=_TIMEOUT, **options)
         except self._refusal as error:
             status = getattr(error, "status", None)
-            if status == 404:
+            # A proxy's own 404 does not tell that the pod is gone.
+            if status == 404 and '"NotFound"' in str(getattr(error, "body", "")):
                 return None
             raise ClusterManagerError(f"Kubernetes answers with HTTP {status}") from None
         except Exception as error:  # noqa: BLE001 - urllib3's; their texts quote addresses

@@ -265,6 +265,8 @@ def _handler(api: KubernetesApi) -> type[JsonHandler]:
                 is_unknown = kind not in _KINDS or (name and name not in api.objects[kind])
                 refusal = api.trouble or (404 if is_unknown else None)
                 body = act() if refusal is None else {"kind": "Status", "apiVersion": "v1", "code": refusal}
+                if refusal is not None and not api.trouble:
+                    body["reason"] = "NotFound"
             content_type = "text/plain" if isinstance(body, str) else "application/json"
             self.answer(refusal or status, body, content_type)
 

@@ -252,9 +252,10 @@ def test_a_pod_is_seen_in_each_of_its_states_and_trouble_is_told_by_its_status(c
     cluster.create("pods", {"metadata": {"name": "pod"}, "spec": {"containers": [{"name": "x"}], "volumes": [volume]}})
     report = driver.look()
     assert (report.state, report.status) == (DriverState.ACTIVE, "Pending")
-    cluster.trouble = 403
-    with pytest.raises(ClusterManagerError, match="Kubernetes answers with HTTP 403"):
-        driver.look()
+    for status in (403, 404):
+        cluster.trouble = status
+        with pytest.raises(ClusterManagerError, match=f"Kubernetes answers with HTTP {status}"):
+            driver.look()
     cluster.trouble = None
     driver.stop()
     wait_until(lambda: driver.look().state is DriverState.GONE)

@@ -74,9 +74,11 @@ def test_an_answer_that_is_no_answer_is_no_news(tmp_path: Path, cluster: Callabl
         driver = open_driver(DriverAddress("yarn", "cluster", "application_1_1"))
         assert driver.look().state is DriverState.GONE
         driver.stop()
-        manager.trouble = 401
-        with raises(ClusterManagerError):
-            driver.look()
+        for status in (401, 404):
+            manager.trouble = status
+            for ask in (driver.look, driver.stop):
+                with raises(ClusterManagerError):
+                    ask()
         manager.trouble = 200
         with raises(ClusterManagerError):
             driver.look()
