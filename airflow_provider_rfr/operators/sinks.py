@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_rfr.builtins import BuiltinObject
+    from airflow_provider_rfr.builtins.model import RecordedObject
 
 
 class SinkOperator(BaseOperator):
@@ -96,10 +97,10 @@ class SinkOperator(BaseOperator):
         stopping = self._stopping = threading.Event()
         hook, done, errors = BuiltinsHook.of_task(self), dict[str, dict[str, Any]](), list[RfrError]()
         chosen = self._chosen(hook)
-        tables = {obj.key: obj.name for obj in hook.recorded().objects}
+        recorded = {obj.key: obj for obj in hook.recorded().objects}
         for obj in chosen:
             try:
-                done[obj.name] = self._run(hook, obj, tables, stopping)
+                done[obj.name] = self._run(hook, obj, recorded, stopping)
             except RfrError as error:
                 errors.append(error)
             except Exception as error:
@@ -113,12 +114,12 @@ class SinkOperator(BaseOperator):
         raise RfrError(problems)
 
     def _run(
-        self, hook: BuiltinsHook, obj: BuiltinObject, tables: Mapping[str, str], stopping: threading.Event
+        self, hook: BuiltinsHook, obj: BuiltinObject, recorded: Mapping[str, RecordedObject], stopping: threading.Event
     ) -> dict[str, Any]:
         from airflow_provider_rfr.sinks.run import HttpTarget, run_sink
 
         assert obj.sink is not None
-        target = None
+        target, source = None, recorded.get(obj.sink.source.casefold())
         if obj.sink.to == "http":
             conn_id = obj.sink.settings.get("connection")
             if not conn_id:
@@ -137,7 +138,8 @@ class SinkOperator(BaseOperator):
             catalog=hook.catalog,
             store=hook.store,
             target=target,
-            source_table=tables.get(obj.sink.source.casefold()),
+            source_table=None if source is None else source.name,
+            source_id=None if source is None else source.uuid,
             stop=stopping.is_set,
         )
         self.log.info("%s: sent %s rows in %s batches", obj.name, done.rows, done.batches)

@@ -349,15 +349,17 @@ def run_sink(
     store: ControlStore,
     target: HttpTarget | None = None,
     source_table: str | None = None,
+    source_id: UUID | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SinkRun:
     """Send the rows that were added since the last run.
 
     :param target: the connection of an HTTP sink
     :param source_table: name of the table with the source's rows; None for the source's name
+    :param source_id: id of that object, by which a source of another deploy is refused; None if it was not deployed
     :param stop: is called before each batch; the run ends if it returns True
     :raises ConfigurationError: the declaration is wrong, or was never deployed
-    :raises SinkError: it is held, another run has it, its target refuses a batch, or its source has changed
+    :raises SinkError: it is held, another run has it, its target refuses a batch, or a deploy gave it another source
     """
     if problems := tuple(findings(spec)):
         raise ConfigurationError.of(problems)
@@ -371,12 +373,17 @@ def run_sink(
             remedy = "deploy first, e.g. airflow rfr objects apply"
             raise ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
         with Lease(store, grant, lambda ours, present: SinkLeaseLostError(name)) as lease:
-            return Run(store, lease, identity, name, catalog, source_table or spec.source, spec, sender, stop).go()
+            table = source_table or spec.source
+            return Run(store, lease, identity, name, catalog, table, source_id, spec, sender, stop).go()
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sink under its lease; ``source`` is the name of the source's table."""
+    """One run of a sink under its lease.
+
+    :ivar source: name of the source's table
+    :ivar source_id: the source's id; None if it is not checked
+    """
 
     store: ControlStore
     lease: Lease
@@ -384,6 +391,7 @@ class Run:
     name: str
     catalog: Catalog
     source: str
+    source_id: UUID | None
     spec: SinkSpec
     sender: FileSender | HttpSender
     stop: Callable[[], bool]
@@ -419,9 +427,10 @@ class Run:
                 problem = f"rows that it has not sent can't be known any more: {error}"
                 self.move(**hold_values(problem, None))
                 raise CursorExpiredError(row.name, problem, _DECIDE) from None
-        row = self._row()
+        self.lease.ensure()
         # The cursor has moved, so snapshots that only this sink needed may expire now.
-        hold_snapshots(self.catalog, self.source, self.identity, row)
+        hold_snapshots(self.catalog, self.source, self.identity, self._row())
+        row = self._row()
         return SinkRun(row.batches - first.batches, row.rows - first.rows, row.cursor, done=values is None)
 
     def move(self, **values: Any) -> None:
@@ -441,6 +450,11 @@ class Run:
             row = sink_rows.load_sink(connection, self.identity)
         if row is None:
             raise SinkLeaseLostError(self.name)
+        if self.source_id not in (None, row.source):
+            # A hold that was set after the deploy had released it would keep the former source's snapshots for ever.
+            hold_snapshots(self.catalog, self.source, self.identity)
+            problem = f"it does not export {self.source} any more: a deploy gave it another source"
+            raise SinkError(row.name, problem, "run it with the declarations of that deploy, or deploy these")
         return row
 
     def _send(self, row: SinkRow, window: SinkWindow, table: SourceTable) -> None:

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.maintenance import Collected, gc
+from airflow_provider_rfr.builtins.maintenance import Collected, gc, read_recorded
 from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.exceptions import SinkError
 from airflow_provider_rfr.lake.expiry import HOLD
 from airflow_provider_rfr.sinks.run import SinkRun, release_sink, run_sink
 from airflow_provider_rfr.store.deploys import SinkRow, load_sink
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, sink, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
 from tests.unit.builtins.execution.places import Place
+from tests.unit.messages import raises
 
 OLD, NEW = ("id bigint", "n int"), ("id bigint", "n string")
 
@@ -54,9 +56,12 @@ class Deployed:
         self.place.append("ops.t", *({"id": number, "n": n} for number, n in rows))
 
     def run(self) -> SinkRun:
-        sink = self.sink()
+        sink, catalog, store = self.sink(), self.place.catalog, self.place.store
         assert sink.sink is not None
-        return run_sink(sink.id, sink.name, sink.sink, catalog=self.place.catalog, store=self.place.store)
+        with store.read() as connection:
+            recorded = {obj.key: obj.uuid for obj in read_recorded(connection, PROJECT).objects}
+        source = recorded.get(self.source)
+        return run_sink(sink.id, sink.name, sink.sink, catalog=catalog, store=store, source_id=source)
 
     def lines(self) -> list[dict[str, Any]]:
         files = sorted(self.out.iterdir()) if self.out.exists() else []
@@ -220,9 +225,19 @@ def test_a_sink_that_exports_another_source_asks_what_to_do_with_its_rows(
     deployed.place.append("ops.u", {"id": 7, "n": 7})
     deployed.source = "ops.u"
     deployed.deploy("3.0", replace(T, name="ops.renamed"), other, sinks={"ops.k": choice})
+
     # Nobody reads the former source any more, so its snapshots may expire.
-    former = deployed.place.catalog.load_table("ops.renamed").properties
-    assert not [name for name in former if name.startswith(HOLD)]
+    def holds() -> list[str]:
+        former = deployed.place.catalog.load_table("ops.renamed").properties
+        return [name for name in former if name.startswith(HOLD)]
+
+    assert not holds()
+    # A worker that still has the code of the former deploy.
+    deployed.source = "ops.renamed"
+    with raises(SinkError):
+        deployed.run()
+    assert not holds()
+    deployed.source = "ops.u"
     deployed.place.append("ops.u", {"id": 9, "n": 9})
     deployed.run()
     assert deployed.sent() == [(1, 10), (2, 20), (3, 30), *later]
