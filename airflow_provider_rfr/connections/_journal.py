@@ -45,6 +45,8 @@ NAME: Final = "name"
 """The key of the connection's name among the options that a rename or a drop records."""
 _DIED: Final = "its process ended before the new settings were stored; nothing was changed"
 _REMOVED: Final = "its process ended after the name was given up; what has that name now is another connection"
+_UNKNOWN: Final = "its process ended, and the connection was changed since; whether it stored its settings is not known"
+_REPLACED: Final = "its settings were stored, and the connection was changed again right after"
 _RECOVERED: Final = "its process ended after the new settings were stored; the next alteration restarts what uses them"
 
 
@@ -127,8 +129,8 @@ class Journal:
     def conclude(self, work: Callable[[Connection, int], None], present: Callable[[], str]) -> bool:
         """Record the consequences of the stored change, in one transaction.
 
-        If another alteration took the lease, wait until that ends. Return False, and record nothing, if the connection
-        has other content then: that alteration, or the next one, settles the row.
+        If another alteration took the lease, wait until that ends. Return False, without the consequences, if the
+        connection has other content then.
 
         :param present: returns the hash of the stored connection
         """
@@ -141,9 +143,15 @@ class Journal:
                 self._take_again()
                 # That one failed if the change is still there, and then nobody else restarts what uses the connection.
                 if present() != self._new_hash:
+                    self._store.run(self._note_replaced)
                     return False
             else:
                 return True
+
+    def _note_replaced(self, connection: Connection) -> None:
+        # The next alteration settles the end of a name.
+        if self._new_hash != MISSING and self.id in {row.id for row in audit.open_alterations(connection, self._name)}:
+            self.note_in(connection, AlterationState.APPLIED, detail=_REPLACED)
 
     def _take_again(self) -> None:
         def take(connection: Connection) -> Grant | None:
@@ -198,6 +206,8 @@ def _settle(
         elif open_alteration.new_hash is not None and open_alteration.new_hash == present != open_alteration.old_hash:
             state, detail = AlterationState.APPLIED, _RECOVERED
             stored.append(open_alteration)
+        elif open_alteration.new_hash not in (None, MISSING) and present != open_alteration.old_hash:
+            detail = _UNKNOWN
         audit.note_alteration(connection, now, open_alteration.id, state, detail=detail)
     return stored
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.connections import alteration
-from airflow_provider_rfr.connections._journal import _DIED, _RECOVERED, Journal
+from airflow_provider_rfr.connections._journal import _DIED, _RECOVERED, _REPLACED, _UNKNOWN, Journal
 from airflow_provider_rfr.connections.alteration import _OVERTAKEN, dependents_of
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import (
@@ -218,13 +218,13 @@ def test_who_dies_after_the_commit_is_finished_by_the_same_statement_again(bench
     assert (outcome.result, ends(outcome)) == ("unchanged", {"load": "restarted"})
 
 
-@pytest.mark.parametrize(("stored", "detail"), [(True, _RECOVERED), (False, _DIED)])
-def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: bool, detail: str) -> None:
+@pytest.mark.parametrize(("stored", "detail"), [("http://two", _RECOVERED), (None, _DIED), ("http://edit", _UNKNOWN)])
+def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: str | None, detail: str) -> None:
     journal = Journal(bench.store, "api", "who", "text")
     journal.__enter__()
     journal.intend({}, HASHES.of(API), HASHES.of(replace(API, host="http://two")))
-    if stored:
-        bench.shelf.connections["api"] = replace(API, host="http://two")
+    if stored is not None:
+        bench.shelf.connections["api"] = replace(API, host=stored)
     bench.lose_leases()
     bench.alter("ALTER CONNECTION api SET (host = 'http://three')")
     assert [row.detail for row in bench.audit()] == [None, detail]
@@ -283,6 +283,25 @@ def test_one_that_was_paused_after_the_commit_leaves_all_to_the_one_that_took_ov
     use = bench.use("load").of("api")
     assert use is not None and use.wanted == HASHES.of(bench.shelf.connections["api"])
     assert [(row.state, row.detail) for row in bench.audit()] == [("applied", None), ("applied", _RECOVERED)]
+
+
+def test_one_that_was_paused_after_the_commit_and_edited_by_hand_says_that_it_was_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = bench.shelf.commit
+
+    def paused(expected: str, candidate: Definition) -> None:
+        commit(expected, candidate)
+        monkeypatch.setattr(bench.shelf, "commit", commit)
+        bench.lose_leases()
+        journal = Journal(bench.store, "api", "who", "text").__enter__()
+        bench.shelf.connections["api"] = replace(API, host="http://by-hand")
+        journal.__exit__(None, None, None)
+
+    monkeypatch.setattr(bench.shelf, "commit", paused)
+    bench.alter(MOVE)
+    row = bench.audit()[-1]
+    assert (row.state, row.detail) == ("applied", _REPLACED)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
