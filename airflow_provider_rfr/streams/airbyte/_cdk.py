@@ -282,6 +282,7 @@ class Interpreted:
         factory = stream._stream_partition_generator._partition_factory
         self._retriever, self._schema_loader = factory._retriever, factory._schema_loader
         self._filter = _cursors.FrozenFilter(stream.cursor, self._retriever)
+        self.is_listed = False
 
     @property
     def primary_key(self) -> list[str] | None:
@@ -294,7 +295,8 @@ class Interpreted:
         return schema
 
     def slices(self) -> Iterator[Any]:
-        """Yield the CDK's slices; parents are read for them."""
+        """Yield the CDK's slices; parents are read for them. Only once: their cursors advance."""
+        self.is_listed = True
         if self._is_asynchronous:
             yield from self._retriever.stream_slicer.stream_slicer.stream_slices()
         else:

@@ -405,7 +405,7 @@ class ManifestStream(PagedStream):
         return specs.report_of(self._interpreted, self.paging, self._limits, self._column)
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
-        """Yield the partitions; a parent stream is read for them. Slices are made once, when the refresh opens."""
+        """Yield the partitions; a parent stream is read for them."""
         if not self.paging.by_page:
             _log.warning("%s: can't be resumed within a slice: %s", self.name, self.paging.why)
         elif specs.custom_classes(self._interpreted.definition):
@@ -415,11 +415,14 @@ class ManifestStream(PagedStream):
         return self.listed(reads_changes=False, freezes=False)
 
     def listed(self, *, reads_changes: bool, freezes: bool) -> Iterator[Mapping[str, Any]]:
-        """Return the slices without duplicates.
+        """Return the slices without duplicates, also if they were listed before.
 
         :param reads_changes: whether they are of the definition for changes
         :param freezes: whether to fix the bounds between which records count
         """
+        if self._interpreted.is_listed:
+            # The CDK lists slices once: the cursors of parents that are read incrementally have advanced.
+            self._interpreted = self._built_again()
         slices = self._interpreted.slices()
 
         def following(work: StreamWork) -> Mapping[str, Any] | None:
@@ -501,7 +504,7 @@ class ManifestStream(PagedStream):
         work.token = from_json(token)
         page = _cdk.OnePage(work.token) if self.paging.by_page else None
         if page is not None:
-            records = _records(self._interpreted, stream_slice, page)
+            records = self._interpreted.read(slice_parts(stream_slice), page, FrozenPart.of(stream_slice).bounds)
         else:
             records = self._whole_slice(stream_slice)
         following = None if page is None else without_secrets(page.following, work)
@@ -511,21 +514,24 @@ class ManifestStream(PagedStream):
         following = to_json(following, "page token")
         return Page(records, following, None, work.request, work.status, skipped=skipped, received=received)
 
+    def _built_again(self) -> _cdk.Interpreted:
+        build, arguments = self._rebuild()
+        again: ManifestStream = build(*arguments)
+        return again._interpreted
+
     def _whole_slice(self, stream_slice: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Read a whole slice, with objects of the connector that keep nothing of an interrupted read.
 
         A slice whose read was interrupted is read again, often by this process.
         """
         if self.paging.keeps_state or self._is_left_half_way:
-            build, arguments = self._rebuild()
-            again: ManifestStream = build(*arguments)
-            self._interpreted, self._is_left_half_way = again._interpreted, False
             # Not the attribute: another thread may have set it meanwhile to the objects that it reads with.
-            interpreted = again._interpreted
+            self._interpreted = interpreted = self._built_again()
+            self._is_left_half_way = False
         else:
             interpreted = self._interpreted
         try:
-            return _records(interpreted, stream_slice)
+            return interpreted.read(slice_parts(stream_slice), None, FrozenPart.of(stream_slice).bounds)
         except BaseException:
             self._is_left_half_way = bool(specs.custom_classes(interpreted.definition))
             raise
@@ -550,12 +556,6 @@ class ManifestStream(PagedStream):
 
     def __repr__(self) -> str:
         return f"ManifestStream({self.name!r})"
-
-
-def _records(
-    interpreted: _cdk.Interpreted, stream_slice: Mapping[str, Any], page: _cdk.OnePage | None = None
-) -> list[dict[str, Any]]:
-    return interpreted.read(slice_parts(stream_slice), page, FrozenPart.of(stream_slice).bounds)
 
 
 class ManifestRead(StatefulRead):

@@ -16,6 +16,8 @@ import pytest
 from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError, SyncStateError
 from airflow_provider_rfr.lake.sync_state import read_state, write_state
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
+from airflow_provider_rfr.streams.loader import load_stream
+from airflow_provider_rfr.streams.paged import as_paged
 from tests.unit.messages import raises
 from tests.unit.refresh.changing_api import (
     BY_STEPS,
@@ -189,6 +191,21 @@ def test_each_partition_has_its_own_state_as_with_the_cdk(parents: str, api: Cha
     api.change("/shops/d", ["d1"], 5000)
     synced.sync(moment(6000))
     synced.sync(moment(6001))
+
+
+@pytest.mark.parametrize("parents", SUBSTREAMS)
+@pytest.mark.parametrize("cursor", [True, False])
+def test_partitions_that_are_listed_again_are_the_same(parents: str, cursor: bool, api: ChangingApi) -> None:
+    """A run that waits for another one may list them twice."""
+    filled(api)
+    definition = copy.deepcopy(dict(SUBSTREAMS[parents]))
+    if not cursor:
+        del definition["incremental_sync"]
+    source = {"manifest": manifest_of(definition), "config": {"url": api.url, "end": moment(200)}}
+    stream = as_paged(load_stream(source, definition["name"]))
+    first, second = ([json.dumps(part["partition"]) for part in stream.stream_slices()] for _ in range(2))
+    assert first == second
+    assert len(first) >= len(SHOPS)
 
 
 IGNORING = {
