@@ -284,8 +284,8 @@ class Refresh:
             self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
             return None
         # Take over the open generation, and restore the state of its open chains.
-        self.figures.resumed = True
         book = self.ledger.take_over(prints.publish, run.key, self._labels())
+        self.figures.resumed = True
         if (table := self.ledger.read_pages()) is not None:
             checked = self._stream.addressable and self._options.on_source_change != "accept"
             book.remember(table, addressable=checked)

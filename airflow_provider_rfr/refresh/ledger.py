@@ -181,9 +181,12 @@ class Ledger:
                 self.look_again()
             newest = self.held
             is_open = (newest.generation, newest.state) == (held.generation, RefreshState.OPEN)
-            if not is_open or (newest.epoch != held.epoch and not newest.is_held_by(run_key)):
+            # By another attempt, or by one that was only silent.
+            is_held = newest.ended_at is None and newest.committed_at != held.committed_at
+            is_held = is_held or newest.epoch != held.epoch
+            if not is_open or (is_held and not newest.is_held_by(run_key)):
                 raise FencedError(
-                    f"another attempt took over generation {held.generation}",
+                    f"another attempt holds generation {held.generation}",
                     epoch=held.epoch,
                     newer_epoch=newest.epoch,
                 )
@@ -293,7 +296,8 @@ class Ledger:
 
     def look_again(self) -> None:
         """Load the ledger and its header again; only before this attempt opens or takes over a generation."""
-        self._fenced = None
+        # What this attempt committed before, if anything, was to a generation that another one has replaced.
+        self._fenced = self._committed = None
         self._forget_files()
         self._table.reload()
         self.header = read_header(self._table.summary(GENERATION_KEY))

@@ -402,6 +402,30 @@ def test_a_run_that_takes_over_too_late_waits_for_the_faster_one(shop: Shop, mon
     assert (shop.header.run_key, shop.header.epoch) == (TUESDAY, 2)
 
 
+def test_a_run_that_was_only_silent_is_not_taken_over(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Ledger(LedgerTable.load_or_create(shop.catalog, TABLE))
+    silent.open_generation([("{}", {})], read_fingerprint="r", publish_fingerprint="p", run_key=MONDAY)
+    late = Ledger(LedgerTable.load_or_create(shop.catalog, TABLE))
+    meanwhile(monkeypatch, Ledger, "_commit_once", lambda: silent.commit([]))
+    with pytest.raises(FencedError):
+        late.take_over("p", TUESDAY)
+    silent.commit([])
+    assert (shop.header.run_key, shop.header.epoch) == (MONDAY, 1)
+
+
+def test_a_run_that_lost_a_table_does_not_record_its_end_for_the_faster_one(shop: Shop) -> None:
+    shop.run(MONDAY)
+    slow, fast = (Ledger(LedgerTable.load_or_create(shop.catalog, TABLE)) for _ in range(2))
+    slow.commit([], run_key=MONDAY)
+    fast.look_again()
+    fast.open_generation([("{}", {})], read_fingerprint="r", publish_fingerprint="p", run_key=TUESDAY)
+    with pytest.raises(FencedError):
+        slow.open_generation([("{}", {})], read_fingerprint="r", publish_fingerprint="p", run_key=WEDNESDAY)
+    slow.look_again()
+    slow.end("it is busy")
+    assert (shop.header.run_key, shop.header.ended_at) == (TUESDAY, None)
+
+
 def test_an_attempt_of_the_same_task_that_opens_too_late_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
