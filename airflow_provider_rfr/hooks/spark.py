@@ -272,12 +272,20 @@ class _KubernetesDriver:
             return call(self._pod, self._namespace, _request_timeout=_TIMEOUT, **options)
         except self._refusal as error:
             status = getattr(error, "status", None)
-            # A proxy's own 404 does not tell that the pod is gone.
-            if status == 404 and '"NotFound"' in str(getattr(error, "body", "")):
+            if status == 404 and _is_not_found(getattr(error, "body", None)):
                 return None
             raise ClusterManagerError(f"Kubernetes answers with HTTP {status}") from None
         except Exception as error:  # noqa: BLE001 - urllib3's; their texts quote addresses
             raise ClusterManagerError(f"Kubernetes can't be reached ({type(error).__name__})") from None
+
+
+def _is_not_found(body: Any) -> bool:
+    """Tell whether it is Kubernetes that does not know the object. A proxy's own 404 does not tell that it is gone."""
+    try:
+        status = json.loads(body)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(status, dict) and (status.get("kind"), status.get("reason")) == ("Status", "NotFound")
 
 
 _CONNECT = "sc://"

@@ -11,7 +11,7 @@ import logging
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from importlib.util import find_spec
 from math import ceil
@@ -509,6 +509,19 @@ def _rest_catalog() -> type[Catalog]:
             session.__class__ = LimitedSession
             session.limits = _wait_limits(self.properties)  # type: ignore[attr-defined]
 
+        def load_table(self, identifier: str | Identifier) -> Table:
+            try:
+                table: Table = super().load_table(identifier)
+            except NoSuchTableError as error:
+                # The catalog's own 404 has a JSON object. A proxy's tells nothing about the table.
+                answer = getattr(error.__cause__, "response", None)
+                with suppress(ValueError):
+                    if answer is None or isinstance(answer.json(), dict):
+                        raise
+            else:
+                return table
+            raise RESTError("HTTP 404 without the catalog's error; a proxy may have sent it")
+
     return LimitedRestCatalog
 
 
@@ -541,7 +554,8 @@ def _sql_catalog() -> type[Catalog]:
         def _has_tables(self) -> bool:
             # Looked for again while one is missing: another thread or process may be creating them.
             names = SqlCatalogBaseTable.metadata.tables.keys()
-            if self._is_new and names <= set(inspect(self.engine).get_table_names()):
+            inspector = inspect(self.engine)
+            if self._is_new and all(map(inspector.has_table, names)):
                 super()._init_catalog()
                 self._is_new = False
             return not self._is_new

@@ -183,7 +183,10 @@ class ApiGateway:
         except ConfigurationError:
             return None
         if answer.status_code == 404:
-            return "gone"
+            # Airflow's own error has a detail. A proxy's 404 tells nothing about the task.
+            with suppress(ValueError):
+                return "gone" if "detail" in answer.json() else None
+            return None
         return str(answer.json()["state"] or "scheduled") if answer.status_code < 400 else None
 
     def start_task(self, task: TaskRef) -> None:

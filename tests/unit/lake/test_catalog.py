@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from airflow_provider_rfr.lake.catalog import (
 )
 from airflow_provider_rfr.lake.tables import list_views, view_names
 from airflow_provider_rfr.preflight import iceberg_runtime
+from tests.loopback import LoopbackServer
 from tests.soon import SOON, soon
 from tests.unit.lake.conftest import rest_server
 from tests.unit.messages import check_messages, raises
@@ -120,6 +121,35 @@ def test_a_rest_catalog_that_falls_silent_later_is_named_by_the_method() -> None
         with soon(), raises(CatalogError):
             load_table(catalog, "raw.none")
         ended.set()
+
+
+@pytest.mark.parametrize(
+    ("body", "is_own"),
+    [
+        (b"default backend", False),
+        (b"", False),
+        (b'{"error": {"message": "none", "type": "x", "code": 404}}', True),
+    ],
+)
+def test_a_proxys_404_does_not_say_that_a_table_does_not_exist(body: bytes, is_own: bool) -> None:
+    class Gateway(LoopbackServer):
+        def respond(
+            self, method: str, target: str, headers: Mapping[str, str], content: bytes
+        ) -> tuple[int, bytes, dict[str, str]]:
+            return (
+                (200, b'{"defaults": {}, "overrides": {}}', {}) if target.startswith("/v1/config") else (404, body, {})
+            )
+
+    gateway = Gateway()
+    try:
+        catalog = open_catalog(LakeSettings("rfr", {"type": "rest", "uri": gateway.url}))
+        if is_own:
+            assert load_table(catalog, "raw.none") is None
+        else:
+            with raises(CatalogError):
+                load_table(catalog, "raw.none")
+    finally:
+        gateway.close()
 
 
 def test_a_silent_postgresql_is_named_after_its_connect_timeout(silent: int) -> None:
