@@ -125,7 +125,10 @@ def commit_summary(
     """
     # The same for every try, so that receivers recognise a repeat.
     commit_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{ledger}:{header.generation}"))
-    begin, end = published_span([fetched] if binding.documents else [])
+    changes = _changes_in(counts)
+    # A sync that only deletes rows has no documents.
+    deletes_only = not binding.documents and changes is not None and changes.get("deleted", 0) > 0
+    begin, end = published_span([fetched] if binding.documents or deletes_only else [])
     event = CommitEvent(
         commit_id=commit_id,
         target=binding.table,
@@ -133,12 +136,12 @@ def commit_summary(
         target_name=config.run.materialization_name or binding.table,
         run_id=commit_id,
         generation=header.generation,
-        collection_names=collections_of([binding]),
+        collection_names=(binding.collection,) if deletes_only else collections_of([binding]),
         producer=_IMAGE,
         fetched_at_min=begin,
         fetched_at_max=end,
         bindings=(binding,),
-        changes=_changes_in(counts),
+        changes=changes,
         **(run.for_webhooks() if (run := config.run.airflow) is not None else {}),
     )
     values = {

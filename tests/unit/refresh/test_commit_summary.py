@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -43,10 +44,11 @@ def config(**run: Any) -> RefreshConfig:
     )
 
 
-def summary(documents: int = 10, ledger: str = "ledger-1", **run: Any) -> dict[str, str]:
+def summary(documents: int = 10, ledger: str = "ledger-1", deleted: int | None = None, **run: Any) -> dict[str, str]:
     binding = Binding("raw.orders", "orders", documents, 99)
     header = header_of(generation=4, epoch=2)
-    return commit_summary(ledger, header, config(**run), binding, (NOON, LATER), {"pages-skipped": 0})
+    counts = {"pages-skipped": 0, **({} if deleted is None else {"deleted": deleted})}
+    return commit_summary(ledger, header, config(**run), binding, (NOON, LATER), counts)
 
 
 def event(*args: Any, **run: Any) -> CommitEvent:
@@ -76,8 +78,14 @@ def test_the_commit_id_is_the_same_for_every_try_and_another_for_another_ledger_
     assert event().commit_id == event(documents=3).commit_id != event(ledger="ledger-2").commit_id
 
 
-def test_a_commit_without_documents_lists_no_collection_and_no_times() -> None:
-    found = event(documents=0)
+def test_a_commit_that_only_deletes_rows_lists_its_collection_and_times() -> None:
+    found = event(documents=0, deleted=3)
+    assert (found.collection_names, found.fetched_at_min, found.fetched_at_max) == (("orders",), NOON, LATER)
+
+
+@pytest.mark.parametrize("deleted", [None, 0])
+def test_a_commit_without_documents_lists_no_collection_and_no_times(deleted: int | None) -> None:
+    found = event(documents=0, deleted=deleted)
     assert (found.collection_names, found.fetched_at_min, found.fetched_at_max) == ((), None, None)
     assert found.bindings == (Binding("raw.orders", "orders", 0, 99),)
 
