@@ -512,7 +512,7 @@ class SecretInTokenError(SourceError):
     """The next page's token has a secret, and it would be stored in the ledger."""
 
     retryable = False
-    advice = "page in another way, and clear the task: it continues where it stopped"
+    advice = "page in another way, and clear the task: it reads again from the first page"
 
 
 class SourceChangedError(RfrError):

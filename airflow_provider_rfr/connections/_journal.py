@@ -149,9 +149,10 @@ class Journal:
                 return True
 
     def _note_replaced(self, connection: Connection) -> None:
-        # The next alteration settles the end of a name.
-        if self._new_hash != MISSING and self.id in {row.id for row in audit.open_alterations(connection, self._name)}:
-            self.note_in(connection, AlterationState.APPLIED, detail=_REPLACED)
+        # The next alteration settles the others: the end of a name, and one that had nothing to store.
+        for row in audit.open_alterations(connection, self._name):
+            if row.id == self.id and row.new_hash not in (MISSING, row.old_hash):
+                self.note_in(connection, AlterationState.APPLIED, detail=_REPLACED)
 
     def _take_again(self) -> None:
         def take(connection: Connection) -> Grant | None:
@@ -206,7 +207,9 @@ def _settle(
         elif open_alteration.new_hash is not None and open_alteration.new_hash == present != open_alteration.old_hash:
             state, detail = AlterationState.APPLIED, _RECOVERED
             stored.append(open_alteration)
-        elif open_alteration.new_hash not in (None, MISSING) and present != open_alteration.old_hash:
+        elif open_alteration.new_hash not in (None, MISSING, open_alteration.old_hash, present) and (
+            present != open_alteration.old_hash
+        ):
             detail = _UNKNOWN
         audit.note_alteration(connection, now, open_alteration.id, state, detail=detail)
     return stored

@@ -172,8 +172,9 @@ class _RefreshWatch:
 
 
 _FIRST_WAIT = 2.0
-_ANSWER_SECONDS = 15.0
-"""Seconds that Airflow has to tell a task's state. A triggerer of Airflow 3.2 that shuts down gets no answer."""
+_ANSWER_SECONDS = 9.0
+"""Seconds that Airflow has to tell a task's state. A triggerer of Airflow 3.2 that shuts down gets no answer, and has
+10 seconds to log that."""
 
 
 class RefreshTrigger(BaseTrigger):
