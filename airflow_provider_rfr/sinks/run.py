@@ -452,7 +452,10 @@ class Run:
             raise SinkLeaseLostError(self.name)
         if self.source_id not in (None, row.source):
             # A hold that was set after the deploy had released it would keep the former source's snapshots for ever.
-            hold_snapshots(self.catalog, self.source, self.identity)
+            # A new source may have the former one's name: its hold belongs to other runs.
+            table = SourceTable.load(self.catalog, self.source)
+            if table is not None and table.uuid != row.physical:
+                hold_snapshots(self.catalog, self.source, self.identity)
             problem = f"it does not export {self.source} any more: a deploy gave it another source"
             raise SinkError(row.name, problem, "run it with the declarations of that deploy, or deploy these")
         return row

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -55,13 +56,17 @@ class Deployed:
     def add(self, *rows: tuple[int, Any]) -> None:
         self.place.append("ops.t", *({"id": number, "n": n} for number, n in rows))
 
-    def run(self) -> SinkRun:
+    def run(self, source: UUID | None = None) -> SinkRun:
         sink, catalog, store = self.sink(), self.place.catalog, self.place.store
         assert sink.sink is not None
         with store.read() as connection:
             recorded = {obj.key: obj.uuid for obj in read_recorded(connection, PROJECT).objects}
-        source = recorded.get(self.source)
+        source = source or recorded.get(self.source)
         return run_sink(sink.id, sink.name, sink.sink, catalog=catalog, store=store, source_id=source)
+
+    def holds(self, name: str) -> dict[str, str]:
+        properties = self.place.catalog.load_table(name).properties
+        return {name: value for name, value in properties.items() if name.startswith(HOLD)}
 
     def lines(self) -> list[dict[str, Any]]:
         files = sorted(self.out.iterdir()) if self.out.exists() else []
@@ -225,22 +230,25 @@ def test_a_sink_that_exports_another_source_asks_what_to_do_with_its_rows(
     deployed.place.append("ops.u", {"id": 7, "n": 7})
     deployed.source = "ops.u"
     deployed.deploy("3.0", replace(T, name="ops.renamed"), other, sinks={"ops.k": choice})
-
     # Nobody reads the former source any more, so its snapshots may expire.
-    def holds() -> list[str]:
-        former = deployed.place.catalog.load_table("ops.renamed").properties
-        return [name for name in former if name.startswith(HOLD)]
-
-    assert not holds()
+    assert not deployed.holds("ops.renamed")
     # A worker that still has the code of the former deploy.
     deployed.source = "ops.renamed"
     with raises(SinkError):
         deployed.run()
-    assert not holds()
+    assert not deployed.holds("ops.renamed")
     deployed.source = "ops.u"
     deployed.place.append("ops.u", {"id": 9, "n": 9})
     deployed.run()
     assert deployed.sent() == [(1, 10), (2, 20), (3, 30), *later]
+
+
+def test_a_run_with_a_former_source_of_the_same_name_leaves_the_hold_of_the_present_one(deployed: Deployed) -> None:
+    deployed.run()
+    assert (held := deployed.holds("ops.t"))
+    with raises(SinkError):
+        deployed.run(UUID(int=1))
+    assert deployed.holds("ops.t") == held
 
 
 def test_a_sink_may_leave_and_come_back_as_another_one(deployed: Deployed) -> None:
