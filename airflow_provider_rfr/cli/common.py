@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, RfrError
 from airflow_provider_rfr.http.redaction import redact
-from airflow_provider_rfr.numbers import dumps, holds_long_number
+from airflow_provider_rfr.numbers import LongNumber, dumps, holds_long_number, loads
 from airflow_provider_rfr.store.engine import instant
 from airflow_provider_rfr.text import printable, well_formed
 from airflow_provider_rfr.timeouts import within
@@ -296,8 +296,19 @@ def print_data(value: Any, args: Namespace) -> bool:
     if args.output not in ("json", "yaml"):
         return False
     text = json_of(value)
-    print(text if args.output == "json" else yaml.safe_dump(json.loads(text), sort_keys=False).rstrip())
+    if args.output == "yaml":
+        text = yaml.dump(loads(text.encode(), parse_int=int), Dumper=_DigitsDumper, sort_keys=False).rstrip()
+    print(text)
     return True
+
+
+class _DigitsDumper(yaml.SafeDumper):
+    """A YAML dumper that writes all digits of long numbers."""
+
+
+_DigitsDumper.add_representer(
+    LongNumber, lambda dumper, number: dumper.represent_scalar("tag:yaml.org,2002:float", number.text)
+)
 
 
 def json_of(value: Any) -> str:

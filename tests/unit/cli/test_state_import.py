@@ -159,7 +159,8 @@ def test_a_long_number_of_a_state_keeps_its_digits(lake: Lake, rfr: Rfr, tmp_pat
     file.write_text(json.dumps(state).replace("0.5", number))
     rfr("set", NAME, file)
     assert number in rfr("show", NAME).out
-    assert number in rfr("show", NAME, "--output", "json").out
+    for form in ("json", "yaml"):
+        assert number in rfr("show", NAME, "--output", form).out
     file.write_text(file.read_text().replace(number, f"[{number}, {2**64}]"))
     check_messages(rfr("set", NAME, file, code=1).err.splitlines()[-1])
     assert "/lake" in json_of([LongNumber(number), Path("/lake"), 2**64])
