@@ -26,7 +26,7 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, PageFile, PageRow, page_row
+from airflow_provider_rfr.refresh.page_rows import FlushLabel, FlushWriter, PageFile, PageRow, page_row
 from airflow_provider_rfr.refresh.partitions import check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.refresh.side_by_side import StreamRuns
 from airflow_provider_rfr.streams import Complete, NextPage, Page, PagedStream

@@ -20,7 +20,7 @@ from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, Ta
 from airflow_provider_rfr.lake.rows import append_rows_once, merge_days
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import PageFile, PageRow, write_rows
+from airflow_provider_rfr.refresh.page_rows import PageFile, PageRow, write_rows
 from airflow_provider_rfr.refresh.state import RefreshState
 
 _SCHEMA = Schema(NestedField(1, "day", StringType()), NestedField(2, "id", LongType()))

@@ -233,12 +233,12 @@ class ColumnDiff:
         return _Kept(source, column, old, old if called.has_twins() else called, new, called.has_twins())
 
     @property
-    def taken_fields(self) -> dict[str, str]:
+    def fields_with_taken_names(self) -> dict[str, str]:
         """Return the columns with a field that is to get a name that another field of its struct still has."""
         return {name: kept.column.name for name, kept in self.kept.items() if kept.is_taken}
 
     @property
-    def called_fields(self) -> Iterator[tuple[str, str]]:
+    def fields_with_new_names(self) -> Iterator[tuple[str, str]]:
         """Yield the path, which begins with the column's name, and the new name of each renamed struct field."""
         for kept in self.kept.values():
             for *path, now in renamed_fields(kept.old, kept.called):
@@ -323,7 +323,7 @@ class ColumnDiff:
         return texts
 
     @property
-    def carried(self) -> dict[str, str]:
+    def carried_fields(self) -> dict[str, str]:
         """Return SQL that carries fields over to their new names, by new column, for a rewrite of the table."""
         texts = dict[str, str]()
         for kept in map(self.kept.__getitem__, self.changed(ChangeKind.RENAME_FIELDS)):
@@ -384,7 +384,7 @@ class ColumnDiff:
         ]
 
     @property
-    def narrowed(self) -> Iterator[Column]:
+    def narrowed_columns(self) -> Iterator[Column]:
         """Yield the columns whose conversion may lose values, though every row stays."""
         for kept in self.kept.values():
             using = self.texts.get(kept.column.name)
@@ -398,7 +398,7 @@ class ColumnDiff:
             yield from (f"{kept.column.name}.{path}" for path in lost_fields(kept.called, kept.new))
 
     @property
-    def like_fields(self) -> Iterator[tuple[str, str, str]]:
+    def possible_field_renames(self) -> Iterator[tuple[str, str, str]]:
         """Yield fields that may have been renamed (dropped and added in one struct): column, old path and new path."""
         for kept in self.kept.values():
             before, after = field_types(kept.called), field_types(kept.new)
@@ -406,7 +406,7 @@ class ColumnDiff:
                 if lost.rpartition(".")[0] == came.rpartition(".")[0] and before[lost] == after[came]:
                     yield kept.column.name, lost, came
 
-    def proposed(self, change: ColumnChange) -> Was | None:
+    def draft_was(self, change: ColumnChange) -> Was | None:
         """Return a draft of a ``was`` for a column that needs values, to be checked by a person.
 
         :returns: None if no draft can be derived

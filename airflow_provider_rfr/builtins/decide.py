@@ -108,7 +108,7 @@ def find_origin(desired: DesiredObject, states: States, leaving: Container[UUID 
     if record is not None and relation(record.kind) is None:
         return _from_record(record)
     if record is not None and live is not None and live.marker == desired.uuid:
-        return _ours(desired, record, live, policies.drift, unfinished)
+        return _marked_origin(desired, record, live, policies.drift, unfinished)
     if record is not None and live is None:
         # The rows of a missing table are lost. So it is drift, which is not repaired silently, whatever the cause.
         conflicts = (because(Why.GONE_ADOPT),) if policies.drift == "adopt" else ()
@@ -119,7 +119,7 @@ def find_origin(desired: DesiredObject, states: States, leaving: Container[UUID 
     if live.marker == desired.uuid:
         return _from_live(desired, live, because(Why.NOT_RECORDED)) if live.kind is kind else ChangeOrigin()
     named = live.marker is None and desired.key in policies.adopt
-    problems = list(_why_not_adoptable(desired, live)) if named else []
+    problems = list(_adoption_obstacles(desired, live)) if named else []
     if named and not problems:
         return _from_live(desired, live, None, adopted=True)
     if record is not None:
@@ -138,7 +138,7 @@ def ownership_problem(live: LiveObject, expected: UUID) -> Reason:
     return because(Why.MARKED_OTHER, live.kind.value, live.name, live.marker, expected)
 
 
-def _why_not_adoptable(desired: DesiredObject, live: LiveObject) -> Iterator[Reason]:
+def _adoption_obstacles(desired: DesiredObject, live: LiveObject) -> Iterator[Reason]:
     """Yield the reasons against adopting an existing object without our marker."""
     if live.kind is not relation(desired.kind):
         yield because(Why.IS_OTHER_KIND, live.kind.value, desired.kind.value)
@@ -148,7 +148,7 @@ def _why_not_adoptable(desired: DesiredObject, live: LiveObject) -> Iterator[Rea
         yield from _columns(desired.obj, live)
 
 
-def _ours(
+def _marked_origin(
     desired: DesiredObject, known: RecordedObject, live: LiveObject, policy: str, unfinished: bool
 ) -> ChangeOrigin:
     """Return the origin of a recorded object that carries our marker."""
@@ -231,7 +231,7 @@ def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **
     known, recorded = desired.recorded or desired.obj, desired.recorded
     recorded_columns, live_columns = folded(recorded.columns if recorded is not None else ()), folded(live.columns)
     if live.names is not None:
-        columns, moved = _as_left(live_columns, live.names, recorded_columns)
+        columns, moved = _unfinished_columns(live_columns, live.names, recorded_columns)
         more |= {"moved": moved}
     else:
         columns = tuple(
@@ -249,7 +249,7 @@ def _completed(column: Column, record: Column) -> Column:
     return replace(column, was=record.was, comment=None if record.comment is None else column.comment)
 
 
-def _as_left(
+def _unfinished_columns(
     columns: Mapping[str, Column], names: Mapping[str, Sequence[str]], recorded: Mapping[str, Column]
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
     """Return a table's columns as an unfinished deploy left them, and its renames: present name -> recorded name.
@@ -432,7 +432,7 @@ class Decision:
             return live_names, (*now, *(name for name in live_names if name not in before and name not in now))
         return before, now
 
-    def nothing_left(self) -> None:
+    def clear_action(self) -> None:
         """Clear the action, because an unfinished deploy has done all of it; the effects on readers stay."""
         self.how, self.details, self.words, self.losses = None, {}, [], {}
         self.done = True
@@ -522,7 +522,9 @@ class _TableChange:
         contents = EVERYTHING if how in (StepAction.RECOMPUTE, StepAction.REPLACE_EMPTY) else written
         decision.effects = self._origin_diff.effects(contents)
         decision.lose(self._losses, self._states.accepted)
-        decision.problems += [because(Why.FIELD_TAKEN, column) for column in self._origin_diff.taken_fields.values()]
+        decision.problems += [
+            because(Why.FIELD_TAKEN, column) for column in self._origin_diff.fields_with_taken_names.values()
+        ]
         decision.problems += self._maybe_renamed()
         if record is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
             # The table may be as declared already, but the deploy died before it changed the readers.
@@ -539,7 +541,7 @@ class _TableChange:
         dropped = (change for change in diff.changes if change.what is ChangeKind.DROP)
         pairs = product(added, dropped)
         like = [(old.column, new.column, old.column) for new, old in pairs if new.after == old.before]
-        for column, old, new in diff.like_fields:
+        for column, old, new in diff.possible_field_renames:
             was = f"{{fields: {{{new}: {old.rpartition('.')[2]}}}}}"
             like.append((f"{column}.{old}", f"{column}.{new}", was))
         for old, new, was in like:
@@ -564,12 +566,12 @@ class _TableChange:
             dropped = (change for change in self._origin_diff.changes if change.what is ChangeKind.DROP)
             self._losses = {f"{self._obj.name}.{change.column}": f"column {change.column}" for change in dropped}
             self._losses |= {f"{self._obj.name}.{path}": f"field {path}" for path in self._origin_diff.lost_fields}
-            for column in self._origin_diff.narrowed if how is StepAction.REWRITE else ():
+            for column in self._origin_diff.narrowed_columns if how is StepAction.REWRITE else ():
                 self._losses[f"{self._obj.name}.{column.name}"] = f"values of {column.name} that are no {column.type}"
         if how is not None:
             self._decision.details |= {**self._origin_diff.updates(), **layout}
         if how is StepAction.REWRITE:
-            self._decision.details["expressions"] = {**self._origin_diff.carried, **self._origin_diff.texts}
+            self._decision.details["expressions"] = {**self._origin_diff.carried_fields, **self._origin_diff.texts}
         return how
 
     def _make_values(self) -> StepAction:
@@ -589,7 +591,7 @@ class _TableChange:
                 decision.problems.append(because(Why.NOT_UNDONE, column.column))
                 continue
             decision.problems.append(because(Why.NEEDS_USING, column.column, column.before or "nothing", column.after))
-            if (was := diff.proposed(column)) is not None:
+            if (was := diff.draft_was(column)) is not None:
                 decision.paste.append(_entry(diff.wanted[column.column.casefold()], was))
         return StepAction.REWRITE
 

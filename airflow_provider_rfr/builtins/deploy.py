@@ -26,12 +26,12 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.builtins.declarations import load_objects
 from airflow_provider_rfr.builtins.desired import in_order, readers_of, release
-from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine
 from airflow_provider_rfr.builtins.maintenance import entry_of, fence, observe, record_deploys
 from airflow_provider_rfr.builtins.model import QUERIED, STORED, CatalogSpec, Column, Kind, retired_name
 from airflow_provider_rfr.builtins.plan import Plan, PlanStep, Policies, StepAction, ensure_current
 from airflow_provider_rfr.builtins.planner import plan as make_plan
 from airflow_provider_rfr.builtins.refresh import refresh
+from airflow_provider_rfr.builtins.spark_sql import Outputs, SparkSqlEngine
 from airflow_provider_rfr.builtins.steps import DeployWork, Mechanism, ReplaceRows, mechanism_of, takes_sql
 from airflow_provider_rfr.documents import problems_of, read_yaml
 from airflow_provider_rfr.exceptions import (

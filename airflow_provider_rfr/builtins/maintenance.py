@@ -47,7 +47,7 @@ from airflow_provider_rfr.store.engine import ControlStore, instant
 from airflow_provider_rfr.store.leases import Lease, acquire
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine
+    from airflow_provider_rfr.builtins.spark_sql import Outputs, SparkSqlEngine
 
 
 log = logging.getLogger(__name__)

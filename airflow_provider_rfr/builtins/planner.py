@@ -22,7 +22,6 @@ from airflow_provider_rfr.builtins.decide import (
     find_origin,
     ownership_problem,
 )
-from airflow_provider_rfr.builtins.dependents import Views, decide_exports, decide_sink, decide_view
 from airflow_provider_rfr.builtins.desired import (
     DesiredObject,
     DesiredState,
@@ -34,6 +33,7 @@ from airflow_provider_rfr.builtins.desired import (
     relation,
     same_query,
 )
+from airflow_provider_rfr.builtins.impact import Views, decide_exports, decide_sink, decide_view
 from airflow_provider_rfr.builtins.model import (
     DEPLOY,
     DONE,
@@ -87,7 +87,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         recorded_version=recorded.version,
         base_revision=recorded.revision,
         policies=states.policies,
-        steps=_numbered(passed, removed, views, of_sinks),
+        steps=_numbered_steps(passed, removed, views, of_sinks),
         dependents=(*_dependents(passed), *views.dependents, *sinks),
         drift=_drift(decisions),
         blocked=_by_name(blocked),
@@ -157,7 +157,7 @@ class Decider:
             else:
                 decide_view(decision, origin)
             if "load_anew" not in decision.details and self._is_done(desired):
-                decision.nothing_left()
+                decision.clear_action()
             if desired.key == _LIST and desired.kind in STORED:
                 self._list_objects(decision)
             self._mark_leaving(decision)
@@ -247,7 +247,9 @@ class Decider:
         decision.effects |= Effects(contents=EVERYTHING)
 
 
-def _numbered(decisions: Decisions, removed: Removals, views: Views, of_sinks: list[PlanStep]) -> tuple[PlanStep, ...]:
+def _numbered_steps(
+    decisions: Decisions, removed: Removals, views: Views, of_sinks: list[PlanStep]
+) -> tuple[PlanStep, ...]:
     """Return all steps, numbered in the order in which they are done."""
     first, last = removed.leaving(decisions)
     # Stars of users' views are expanded before columns move, and views are bridged before columns get wider. An object
@@ -424,7 +426,7 @@ class Removals:
         if self._states.downgrade is not None:
             problems, paste = [self._states.downgrade], tuple[str, ...]()
         else:
-            problems, paste = _against(known, self._states)
+            problems, paste = _removal_obstacles(known, self._states)
             if live is not None and live.marker != known.uuid:
                 problems.append(because(Why.NOT_REMOVED, ownership_problem(live, known.uuid), known.name))
             problems += [because(Why.EXPORTED, export.name) for export in self._exports if export.source == known.uuid]
@@ -491,7 +493,7 @@ class Removals:
         return first, [*(steps[identity] for identity in order if identity in steps and identity not in early), *last]
 
 
-def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple[str, ...]]:
+def _removal_obstacles(known: RecordedObject, states: States) -> tuple[list[Reason], tuple[str, ...]]:
     """Return the reasons that stop a removal, and YAML to paste: the id for a new name, or a ``removed`` document."""
     if known.keep is False or (known.keep is True and known.key in states.accepted):
         return [], ()

@@ -302,12 +302,12 @@ class _Reader:
             # The word that looks like a table's alias may be a column of a struct type.
             is_other = any(words[0].name in source.columns for level in levels for source in self._sources(level))
         else:
-            is_other = name in _NO_COLUMNS or any(_gives(level, name) for level in levels)
+            is_other = name in _NO_COLUMNS or any(_may_have_name(level, name) for level in levels)
         if not is_other:
             self.missing[start] = words[at].this.written, sources
 
 
-def _gives(scope: Scope, name: str) -> bool:
+def _may_have_name(scope: Scope, name: str) -> bool:
     """Tell whether an item that a scope selects may have this name, by which other expressions there can use it."""
     selected = scope.expression.expressions if isinstance(scope.expression, exp.Select) else ()
     others = (projection for projection in selected if not isinstance(projection, exp.Column))

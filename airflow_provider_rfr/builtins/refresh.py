@@ -28,7 +28,7 @@ from airflow_provider_rfr.lake.tables import find_view
 from airflow_provider_rfr.store.engine import ControlStore
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.spark_sql import SparkSqlEngine
 
 
 log = logging.getLogger(__name__)

@@ -55,7 +55,7 @@ from airflow_provider_rfr.store.deploys import delete_sink
 from airflow_provider_rfr.store.leases import Lease
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine
+    from airflow_provider_rfr.builtins.spark_sql import Outputs, SparkSqlEngine
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from airflow_provider_rfr.store.deploys import read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.spark_sql import SparkSqlEngine
 
 _T = TypeVar("_T")
 

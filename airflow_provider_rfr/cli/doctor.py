@@ -603,7 +603,7 @@ def _first_page(
     """Read the first page of the stream's first partition and check it for the primary key; no rows are written."""
     from airflow_provider_rfr.hooks.api import read_first_page
     from airflow_provider_rfr.operators.incremental import IncrementalSyncOperator
-    from airflow_provider_rfr.refresh.pages import check_key_of_page
+    from airflow_provider_rfr.refresh.page_rows import check_key_of_page
 
     try:
         paged, page = read_first_page(source, stream)

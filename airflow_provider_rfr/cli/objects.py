@@ -21,8 +21,8 @@ from airflow_provider_rfr.cli.common import (
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
     from airflow_provider_rfr.builtins.plan import Plan
+    from airflow_provider_rfr.builtins.spark_sql import SparkSqlEngine
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
 _POLICIES: Final = ("break_views", "drift", "accept_data_loss", "adopt", "keep_days")

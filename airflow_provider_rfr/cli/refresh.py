@@ -414,7 +414,7 @@ def _status(catalog: Catalog, args: Namespace) -> TableStatus:
 
 def _with_tasks(catalog: Catalog, from_ledgers: Sequence[TableStatus]) -> Sequence[TableStatus]:
     """Correct the statuses by the state of their Airflow tasks, if Airflow's database can be read."""
-    from airflow_provider_rfr.hooks.tasks import with_tasks
+    from airflow_provider_rfr.hooks.task_states import with_tasks
     from airflow_provider_rfr.refresh.inspection import read_again
     from airflow_provider_rfr.refresh.state import by_urgency
 
@@ -427,7 +427,7 @@ def _with_tasks(catalog: Catalog, from_ledgers: Sequence[TableStatus]) -> Sequen
 
 def _is_retried(status: TableStatus) -> bool:
     """Tell whether, by Airflow's database, the task of an ended attempt runs or will be retried."""
-    from airflow_provider_rfr.hooks.tasks import is_retried
+    from airflow_provider_rfr.hooks.task_states import is_retried
 
     may_go_on = status.state.value not in ("published", "unreadable")
     return may_go_on and _from_airflow(lambda: is_retried(status), otherwise=False)

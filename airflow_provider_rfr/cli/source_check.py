@@ -169,7 +169,7 @@ def _of_stream(source: Mapping[str, Any], name: str, *, offline: bool) -> Stream
     from airflow_provider_rfr.hooks.api import read_first_page
     from airflow_provider_rfr.lake.schemas import listed
     from airflow_provider_rfr.refresh.column_rules import ColumnRules
-    from airflow_provider_rfr.refresh.pages import check_key_of_page
+    from airflow_provider_rfr.refresh.page_rows import check_key_of_page
     from airflow_provider_rfr.streams.loader import load_stream
     from airflow_provider_rfr.streams.paged import as_paged
 
@@ -260,7 +260,7 @@ def _columns(stream: PagedStream, records: Sequence[Mapping[str, Any]]) -> Itera
     :raises TypeMismatchError: values do not fit their columns
     """
     from airflow_provider_rfr.refresh.column_rules import ColumnRules, misfits_in_words
-    from airflow_provider_rfr.refresh.pages import SeenColumns, encode_records, see_columns
+    from airflow_provider_rfr.refresh.page_rows import SeenColumns, encode_records, see_columns
     from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
 
     rules = ColumnRules.of(stream)

@@ -44,7 +44,7 @@ _LOOK_SECONDS: Final = 0.2
 NAME: Final = "name"
 """The key of the connection's name among the options that a rename or a drop records."""
 _DIED: Final = "its process ended before the new settings were stored; nothing was changed"
-_REMOVED: Final = "its process ended after the name was given up; what has that name now is another connection"
+_REMOVED: Final = "its process ended while it gave up the name; a connection of that name is taken for another one"
 _UNKNOWN: Final = "its process ended, and the connection was changed since; whether it stored its settings is not known"
 _REPLACED: Final = "its settings were stored, and the connection was changed again right after"
 _RECOVERED: Final = "its process ended after the new settings were stored; the next alteration restarts what uses them"

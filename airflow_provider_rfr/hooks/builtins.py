@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.builtins import Policies
     from airflow_provider_rfr.builtins.deploy import Applied
-    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
     from airflow_provider_rfr.builtins.maintenance import Collected
     from airflow_provider_rfr.builtins.model import ActualState, CatalogSpec, RegistryState
     from airflow_provider_rfr.builtins.plan import Plan
     from airflow_provider_rfr.builtins.refresh import Refreshed
+    from airflow_provider_rfr.builtins.spark_sql import SparkSqlEngine
     from airflow_provider_rfr.lake import LakeSettings
     from airflow_provider_rfr.store.engine import ControlStore
 
@@ -184,7 +184,7 @@ class BuiltinsHook(BaseHook):
         :param settings: Spark's own, e.g. ``spark.master``
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
         """
-        from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+        from airflow_provider_rfr.builtins.spark_sql import SparkSqlEngine
 
         return SparkSqlEngine(self.lake, settings, jars)
 

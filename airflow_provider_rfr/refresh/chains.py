@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
 from airflow_provider_rfr.refresh.cluster import portable_error
-from airflow_provider_rfr.refresh.pages import (
+from airflow_provider_rfr.refresh.page_rows import (
     REMEDY_FOR_IGNORED_TOKEN,
     REPEATS_FIRST_PAGE,
     PageRow,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.inference import arrow_schema
-from airflow_provider_rfr.refresh.pages import SeenColumns
+from airflow_provider_rfr.refresh.page_rows import SeenColumns
 from airflow_provider_rfr.streams.core import Stream, hinted_schema
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD
 

@@ -23,7 +23,7 @@ from airflow_provider_rfr.http.redaction import is_secret, redact
 from airflow_provider_rfr.lake.schemas import JSON_TEXT_DOC, TIMESTAMP, check_columns, is_json_text, json_text_field
 from airflow_provider_rfr.refresh.column_rules import ColumnRules, misfits_in_words
 from airflow_provider_rfr.refresh.config import is_reference, resolve_references, secret_values
-from airflow_provider_rfr.refresh.pages import SeenColumns, encode_records, see_columns
+from airflow_provider_rfr.refresh.page_rows import SeenColumns, encode_records, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
 from airflow_provider_rfr.streams.core import Page, Stream, unique_slices
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD

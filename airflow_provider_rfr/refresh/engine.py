@@ -32,7 +32,7 @@ from airflow_provider_rfr.refresh.budget import BudgetLimiter, StreamBudget
 from airflow_provider_rfr.refresh.column_rules import ColumnRules
 from airflow_provider_rfr.refresh.config import RefreshConfig, secrets_of
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import SeenColumns, TaskFigures, key_columns
+from airflow_provider_rfr.refresh.page_rows import SeenColumns, TaskFigures, key_columns
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, outcome_of, published_fields
 from airflow_provider_rfr.refresh.publish_changes import ChangesPublisher

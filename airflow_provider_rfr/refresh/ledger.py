@@ -28,7 +28,7 @@ from airflow_provider_rfr.lake.files import OWN_FILE, PAGE_COLUMNS, FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.numbers import loads
 from airflow_provider_rfr.refresh.chains import Cursor
-from airflow_provider_rfr.refresh.pages import PageFile, SeenColumns, opening_rows, write_rows
+from airflow_provider_rfr.refresh.page_rows import PageFile, SeenColumns, opening_rows, write_rows
 from airflow_provider_rfr.refresh.partitions import (
     PartitionBook,
     choose_adopted,

@@ -33,7 +33,7 @@ from airflow_provider_rfr.refresh.chains import (
     PartitionProgress,
     PartitionWork,
 )
-from airflow_provider_rfr.refresh.pages import (
+from airflow_provider_rfr.refresh.page_rows import (
     REMEDY_FOR_IGNORED_TOKEN,
     REPEATS_FIRST_PAGE,
     FlushLabel,

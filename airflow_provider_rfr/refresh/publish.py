@@ -44,7 +44,7 @@ from airflow_provider_rfr.refresh.cursor_values import comparable, value_of
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.merge import MergeCounts
 from airflow_provider_rfr.refresh.merge_task import KeyRules
-from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
+from airflow_provider_rfr.refresh.page_rows import SeenColumns, key_columns
 from airflow_provider_rfr.refresh.partitions import (
     LeftOut,
     PartitionBook,

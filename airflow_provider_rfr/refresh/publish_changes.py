@@ -27,7 +27,7 @@ from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, UPSTREAM_KEY, d
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.merge import Merge, MergeLimits, MergePlan
 from airflow_provider_rfr.refresh.merge_task import ChangeBatch, IndexedFile, KeyRules
-from airflow_provider_rfr.refresh.pages import SeenColumns, key_columns
+from airflow_provider_rfr.refresh.page_rows import SeenColumns, key_columns
 from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, commit_summary, commit_with_retries
 from airflow_provider_rfr.refresh.publish_task import (
     LedgerFiles,

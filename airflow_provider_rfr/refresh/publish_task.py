@@ -37,7 +37,7 @@ from airflow_provider_rfr.refresh.merge_task import (
     versions_of,
     write_index,
 )
-from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
+from airflow_provider_rfr.refresh.page_rows import SeenColumns, see_columns
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 from airflow_provider_rfr.streams.incremental import DELETED_FIELD, CursorColumn
 from airflow_provider_rfr.text import page_place

@@ -37,7 +37,7 @@ from airflow_provider_rfr.refresh.chains import (
 )
 from airflow_provider_rfr.refresh.cluster import is_transient, task_attempt, task_error
 from airflow_provider_rfr.refresh.config import secret_values
-from airflow_provider_rfr.refresh.pages import (
+from airflow_provider_rfr.refresh.page_rows import (
     FlushLabel,
     FlushWriter,
     PageFile,

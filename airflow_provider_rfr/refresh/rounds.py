@@ -34,7 +34,7 @@ from airflow_provider_rfr.refresh.budget import (
 from airflow_provider_rfr.refresh.cluster import DRIVER_BYTES, Cluster
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import FlushLabel, TaskFigures
+from airflow_provider_rfr.refresh.page_rows import FlushLabel, TaskFigures
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, TaskResult, run_remote_tasks, run_round_task
 from airflow_provider_rfr.refresh.state import LedgerHeader

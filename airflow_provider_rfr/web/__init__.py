@@ -28,7 +28,7 @@ from airflow_provider_rfr import __version__
 from airflow_provider_rfr.compat import AIRFLOW_V_3_2_PLUS
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.lake import shows_rows, table_asset
-from airflow_provider_rfr.hooks.tasks import schedule_of
+from airflow_provider_rfr.hooks.task_states import schedule_of
 from airflow_provider_rfr.web import charts, display, terms
 from airflow_provider_rfr.web.access import ViewerDep
 from airflow_provider_rfr.web.actions import (

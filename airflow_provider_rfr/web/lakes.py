@@ -27,7 +27,7 @@ from sqlalchemy import select
 from airflow_provider_rfr.connections.airflow.lookup import read_connection
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.tasks import with_tasks
+from airflow_provider_rfr.hooks.task_states import with_tasks
 from airflow_provider_rfr.web.access import FailedRead
 from airflow_provider_rfr.web.display import without_cursors
 from airflow_provider_rfr.web.store_pages import read_deliveries_of

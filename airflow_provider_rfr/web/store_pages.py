@@ -21,7 +21,7 @@ from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.tasks import states_of_refreshes, states_of_uses
+from airflow_provider_rfr.hooks.task_states import states_of_refreshes, states_of_uses
 from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.engine import ControlStore, find_store
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.builtins.deploy import Applied, apply
-from airflow_provider_rfr.builtins.engine import SparkSqlEngine
 from airflow_provider_rfr.builtins.maintenance import observe
 from airflow_provider_rfr.builtins.planner import plan
+from airflow_provider_rfr.builtins.spark_sql import SparkSqlEngine
 from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_sql_deploy import Deploy

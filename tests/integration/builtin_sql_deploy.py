@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_rfr.builtins.engine import SparkSqlEngine, open_session
 from airflow_provider_rfr.builtins.model import Column
+from airflow_provider_rfr.builtins.spark_sql import SparkSqlEngine, open_session
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange, table_definition
 from tests.integration.conftest import Lake

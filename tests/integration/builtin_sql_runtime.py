@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from airflow_provider_rfr.builtins.engine import open_session
+from airflow_provider_rfr.builtins.spark_sql import open_session
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.lake.catalog import open_catalog
 from tests.integration.builtin_sql_deploy import SPARK

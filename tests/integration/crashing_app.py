@@ -59,7 +59,7 @@ def install(place: str, action: Callable[..., None]) -> None:
     from airflow_provider_rfr.lake.side_files import SideFiles
     from airflow_provider_rfr.lake.target import TargetTable
     from airflow_provider_rfr.refresh.ledger import Ledger
-    from airflow_provider_rfr.refresh.pages import FlushWriter
+    from airflow_provider_rfr.refresh.page_rows import FlushWriter
 
     when, _, what = place.split(" ", 2)
     owner, name, act = {

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.builtins.engine import _has_runtime
 from airflow_provider_rfr.builtins.model import Column
+from airflow_provider_rfr.builtins.spark_sql import _has_runtime
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.lake.catalog import spark_sql_settings
 from airflow_provider_rfr.lake.commits import CommitConflictError

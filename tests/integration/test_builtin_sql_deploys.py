@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.engine import SparkSqlEngine
 from airflow_provider_rfr.builtins.refresh import refresh
+from airflow_provider_rfr.builtins.spark_sql import SparkSqlEngine
 from airflow_provider_rfr.lake.tables import list_views
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_platform import TO_NUMBERS, Platform

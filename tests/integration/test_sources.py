@@ -22,7 +22,7 @@ import pytest
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.ledger_table import _LEDGER_PROPERTIES, LedgerTable, ledger_name
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, page_row
+from airflow_provider_rfr.refresh.page_rows import FlushLabel, FlushWriter, page_row
 from airflow_provider_rfr.refresh.process import process_started
 from airflow_provider_rfr.sample_api import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes

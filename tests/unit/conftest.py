@@ -26,10 +26,12 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 @pytest.fixture
 def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Gives every task this state in Airflow, and the time at which its last try started."""
-    from airflow_provider_rfr.hooks import tasks
+    from airflow_provider_rfr.hooks import task_states
 
     def say(state: str | None, started_at: datetime | None = None) -> None:
-        monkeypatch.setattr(tasks, "_states", lambda wanted: dict.fromkeys(wanted, tasks._TaskState(state, started_at)))
+        monkeypatch.setattr(
+            task_states, "_states", lambda wanted: dict.fromkeys(wanted, task_states._TaskState(state, started_at))
+        )
 
     return say
 

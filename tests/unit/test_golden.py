@@ -19,7 +19,7 @@ from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore, ledger_arrow_schema
 from airflow_provider_rfr.operators._attempt import Checkpoint
-from airflow_provider_rfr.refresh.pages import FlushLabel, page_row, write_rows
+from airflow_provider_rfr.refresh.page_rows import FlushLabel, page_row, write_rows
 from airflow_provider_rfr.refresh.past import PastAttempt, PastGeneration
 from airflow_provider_rfr.refresh.resume import fingerprints_of
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState, read_header

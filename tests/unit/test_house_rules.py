@@ -197,7 +197,7 @@ def test_every_module_reads_type_hints_late() -> None:
 def test_pyspark_is_imported_only_when_the_engine_runs() -> None:
     # Spark itself imports the data source.
     assert importers("pyspark", everywhere=False) == ["pyspark_rfr/__init__.py"]
-    engines = ("airflow_provider_rfr/refresh/", "airflow_provider_rfr/builtins/engine.py", "pyspark_rfr/")
+    engines = ("airflow_provider_rfr/refresh/", "airflow_provider_rfr/builtins/spark_sql.py", "pyspark_rfr/")
     assert not [module for module in importers("pyspark") if not module.startswith(engines)]
 
 

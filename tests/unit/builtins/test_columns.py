@@ -190,7 +190,7 @@ def test_names_that_need_quotes_are_quoted_in_what_is_proposed_and_in_what_is_ta
     new = (Column("owner", "int", was=(Was("owner name", None, "length(owner)"),)), Column("from", "int"))
     assert ColumnDiff(old, new).texts == {"owner": "length(`owner name`)"}
     (missing,) = ColumnDiff(old, new).missing
-    assert ColumnDiff(old, new).proposed(missing) == Was(None, "string", "CAST(`from` AS int)")
+    assert ColumnDiff(old, new).draft_was(missing) == Was(None, "string", "CAST(`from` AS int)")
 
 
 def test_what_is_missing_and_what_can_not_be_read_is_told_by_column() -> None:
@@ -223,7 +223,7 @@ def test_a_column_is_narrowed_where_a_value_may_be_turned_down_or_its_type_could
     before: str, after: str, using: str, lossy: bool
 ) -> None:
     there = (Column("a", before), *columns("retry_count int", "try_count int"))
-    narrowed = ColumnDiff(there, (made(f"a {after}", using, type=before),)).narrowed
+    narrowed = ColumnDiff(there, (made(f"a {after}", using, type=before),)).narrowed_columns
     assert [item.name for item in narrowed] == (["a"] if lossy else [])
 
 
@@ -281,21 +281,21 @@ def test_a_field_that_was_called_otherwise_is_renamed(
     words = [str(change) for change in found.changes]
     assert len(words) == len(said) and all(word.startswith(start) for word, start in zip(words, said, strict=True))
     assert (found.how.value if found.how is not None else None) == how
-    assert [*found.lost_fields] == [] and found.taken_fields == {}
+    assert [*found.lost_fields] == [] and found.fields_with_taken_names == {}
 
 
 def test_a_field_is_not_renamed_to_a_name_that_another_field_keeps() -> None:
     new = called("a struct<x:int>", {"x": "y"})
     found = ColumnDiff(columns("a struct<x:int,y:int>"), columns(new))
-    assert [*found.taken_fields.values()] == ["a"]
+    assert [*found.fields_with_taken_names.values()] == ["a"]
     # Where nobody wrote down what it was called, its new name means that it was renamed.
     live = ColumnDiff(columns("a struct<x:int,y:int>"), columns(new), recorded=False)
-    assert live.taken_fields == {} and [*live.lost_fields] == ["a.y"]
+    assert live.fields_with_taken_names == {} and [*live.lost_fields] == ["a.y"]
 
 
 def test_the_field_that_becomes_two_is_renamed_to_the_first() -> None:
     new = called("a struct<x:int,z:int>", {"x": "y", "z": "y"})
-    assert [*ColumnDiff(columns("a struct<y:int>"), columns(new)).called_fields] == [("a.y", "x")]
+    assert [*ColumnDiff(columns("a struct<y:int>"), columns(new)).fields_with_new_names] == [("a.y", "x")]
 
 
 def test_a_proposed_was_keeps_the_former_names_of_fields() -> None:
@@ -303,14 +303,14 @@ def test_a_proposed_was_keeps_the_former_names_of_fields() -> None:
     (needs,) = found.missing
     using = "if(a IS NULL, NULL, named_struct('y', CAST(a.x AS int)))"
     proposed = Was(None, "struct<x:string>", using, {"y": "x"})
-    assert found.proposed(needs) == proposed
+    assert found.draft_was(needs) == proposed
     answered = ColumnDiff(found.old, columns(column("a struct<y:int>", proposed)))
     assert (answered.missing, answered.unreadable, [*answered.lost_fields]) == ([], {}, [])
 
 
 def test_a_rewrite_of_another_column_carries_renamed_fields() -> None:
     found = ColumnDiff(columns("a struct<x:int>", "n string"), columns(called("a struct<y:int>", {"y": "x"}), "n int"))
-    assert found.carried == {"a": "if(a IS NULL, NULL, named_struct('y', a.x))"}
+    assert found.carried_fields == {"a": "if(a IS NULL, NULL, named_struct('y', a.x))"}
 
 
 def test_a_using_is_taken_where_fields_of_a_struct_are_dropped() -> None:
@@ -350,7 +350,7 @@ def test_a_was_is_proposed_for_whatever_needs_values_if_an_expression_suggests_i
     before, after = columns(old), columns(new)
     found = ColumnDiff(before, after)
     (needs,) = (change for change in found.changes if change.what in (ChangeKind.RETYPE, ChangeKind.ADD_REQUIRED))
-    assert found.proposed(needs) == was
+    assert found.draft_was(needs) == was
     if was is not None:
         answered = ColumnDiff(before, columns(column(new.partition(" < ")[0], was)))
         assert answered.missing == [] and answered.unreadable == {}

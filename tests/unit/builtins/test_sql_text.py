@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.engine import reading, resolved
 from airflow_provider_rfr.builtins.model import name_problem, namespace_of
+from airflow_provider_rfr.builtins.spark_sql import reading, resolved
 from airflow_provider_rfr.builtins.sql import (
     _RULES,
     CANONICALIZER,

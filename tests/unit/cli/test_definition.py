@@ -134,7 +134,7 @@ def test_an_option_has_one_spelling_and_one_kind_of_value_in_all_commands() -> N
             "import airflow_provider_rfr.refresh.inspection",
             ("pyspark", "pyiceberg.catalog.rest", "airflow.models.dagrun"),
         ),
-        ("import airflow_provider_rfr.hooks.tasks as tasks; tasks._states([])", ("airflow.models.taskinstance",)),
+        ("import airflow_provider_rfr.hooks.task_states as tasks; tasks._states([])", ("airflow.models.taskinstance",)),
     ],
 )
 def test_a_command_imports_no_library_that_it_does_not_need(code: str, heavy: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy.exc import OperationalError
 from airflow_provider_rfr.cli import common
 from airflow_provider_rfr.cli import refresh as commands
 from airflow_provider_rfr.exceptions import DamagedLedgerError, LedgerError
-from airflow_provider_rfr.hooks import tasks
+from airflow_provider_rfr.hooks import task_states
 from airflow_provider_rfr.lake import sample
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
@@ -398,7 +398,7 @@ def test_the_ledgers_alone_are_asked_where_airflow_has_no_database(
     def fail(wanted: Any) -> Any:
         raise OperationalError("SELECT", {}, Exception("no such table"))
 
-    monkeypatch.setattr(tasks, "_states", fail)
+    monkeypatch.setattr(task_states, "_states", fail)
     begun(lake.catalog)
     assert rfr("list", "--json").json["tables"][0]["state"] == "reading"
 

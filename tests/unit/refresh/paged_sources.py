@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SourceError, TokenExpiredError
-from airflow_provider_rfr.refresh.pages import PageRow, page_row
+from airflow_provider_rfr.refresh.page_rows import PageRow, page_row
 from airflow_provider_rfr.streams import NextPage, Page, PagedStream
 
 REQUESTS: list[tuple[int, Any]] = []

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.refresh import round_task
 from airflow_provider_rfr.refresh.chains import Cursor
-from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, PageRow, TaskFigures
+from airflow_provider_rfr.refresh.page_rows import FlushLabel, FlushWriter, PageRow, TaskFigures
 from airflow_provider_rfr.refresh.partitions import choose_adopted, uncommitted_files
 from airflow_provider_rfr.refresh.round_task import Flusher, TaskResult
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page

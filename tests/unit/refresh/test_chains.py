@@ -29,7 +29,7 @@ from airflow_provider_rfr.refresh.chains import (
     Scheduler,
     _PageRequest,
 )
-from airflow_provider_rfr.refresh.pages import (
+from airflow_provider_rfr.refresh.page_rows import (
     PageRow,
     checksum_of,
     encode_records,

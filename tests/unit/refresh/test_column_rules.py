@@ -17,9 +17,9 @@ from airflow_provider_rfr.exceptions import (
     SchemaEvolutionError,
     TypeMismatchError,
 )
-from airflow_provider_rfr.refresh import pages as module
+from airflow_provider_rfr.refresh import page_rows as module
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
-from airflow_provider_rfr.refresh.pages import SeenColumns, encode_records, see_columns
+from airflow_provider_rfr.refresh.page_rows import SeenColumns, encode_records, see_columns
 from airflow_provider_rfr.refresh.resume import fingerprints_of
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage
 from tests.unit.messages import raises

@@ -14,7 +14,7 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.inspection import status_of
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter
+from airflow_provider_rfr.refresh.page_rows import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.state import LedgerHeader, read_header
 from airflow_provider_rfr.streams import Page, PagedStream
 from airflow_provider_rfr.streams.core import NextPage

@@ -23,7 +23,7 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.lake.sync_state import read_state, write_state
 from airflow_provider_rfr.numbers import LongNumber
-from airflow_provider_rfr.refresh import merge, merge_task, pages
+from airflow_provider_rfr.refresh import merge, merge_task, page_rows
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.merge_task import SearchTask
 from airflow_provider_rfr.refresh.publish import Publisher
@@ -275,7 +275,7 @@ def test_of_equal_cursors_the_later_page_counts_whatever_the_clock_says(
     for number in range(4):
         shop.change(1, 10, f"version {number}")
     calls = count()
-    monkeypatch.setattr(pages, "time", SimpleNamespace(time_ns=lambda: (100 - next(calls)) * 1_000_000))
+    monkeypatch.setattr(page_rows, "time", SimpleNamespace(time_ns=lambda: (100 - next(calls)) * 1_000_000))
     shop.sync(full=full)
     assert dict(shop.rows())[1] == "version 3"
 

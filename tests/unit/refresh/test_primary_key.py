@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.pages import check_key_of_page, key_columns
+from airflow_provider_rfr.refresh.page_rows import check_key_of_page, key_columns
 from airflow_provider_rfr.refresh.publish_task import _EXTRACTED_AT, KeySearch, _write_keys, find_losers
 from airflow_provider_rfr.streams import NextPage, Page
 from airflow_provider_rfr.streams.incremental import CursorColumn

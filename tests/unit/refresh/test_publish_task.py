@@ -12,7 +12,7 @@ from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, load_fi
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, target_schema
 from airflow_provider_rfr.refresh import publish_task
-from airflow_provider_rfr.refresh.pages import write_rows
+from airflow_provider_rfr.refresh.page_rows import write_rows
 from airflow_provider_rfr.refresh.publish_task import (
     KeySearch,
     LedgerFiles,

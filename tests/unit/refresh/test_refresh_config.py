@@ -14,7 +14,7 @@ from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.refresh.application import Application
 from airflow_provider_rfr.refresh.cluster import portable_error
 from airflow_provider_rfr.refresh.config import parse_config
-from airflow_provider_rfr.refresh.pages import encode_records
+from airflow_provider_rfr.refresh.page_rows import encode_records
 from airflow_provider_rfr.streams.loader import load_stream
 from tests.unit.messages import raises
 

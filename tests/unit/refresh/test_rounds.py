@@ -27,7 +27,7 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.budget import DriverBudget
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import FlushLabel, SeenColumns
+from airflow_provider_rfr.refresh.page_rows import FlushLabel, SeenColumns
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.refresh.publish_task import LedgerFiles, see_share
 from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, run_round_task

@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_provider_rfr.lake.inference import arrow_schema, infer_records
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh.pages import encode_records
+from airflow_provider_rfr.refresh.page_rows import encode_records
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
 from airflow_provider_rfr.streams.rest._responses import Response
 

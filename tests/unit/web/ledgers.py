@@ -10,7 +10,7 @@ from pyiceberg.catalog import Catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable, ledger_name
 from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import PageRow, write_rows
+from airflow_provider_rfr.refresh.page_rows import PageRow, write_rows
 
 CANARY = "c4n4ry-s3cr3t-0f-a-p4ge"
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}

@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from pyiceberg.catalog import Catalog
 from sqlalchemy import delete
 
-from airflow_provider_rfr.hooks import tasks
+from airflow_provider_rfr.hooks import task_states
 from airflow_provider_rfr.lake import LakeSettings
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.refresh.inspection import status_of
@@ -221,8 +221,10 @@ def test_a_refresh_that_airflow_tries_again_says_when(
     login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(catalog, "raw.orders", **TASK).end("SourceError: 503")
-    state = tasks._TaskState("up_for_retry", None, datetime(2030, 1, 2, 17, 35, tzinfo=timezone(timedelta(hours=1))))
-    monkeypatch.setattr(tasks, "_states", lambda wanted: dict.fromkeys(wanted, state))
+    state = task_states._TaskState(
+        "up_for_retry", None, datetime(2030, 1, 2, 17, 35, tzinfo=timezone(timedelta(hours=1)))
+    )
+    monkeypatch.setattr(task_states, "_states", lambda wanted: dict.fromkeys(wanted, state))
     text = login("viewer").get(REFRESH).text
     assert "Airflow tries the task again at 16:35:00 UTC" in text
     assert "<dt>Next retry</dt><dd>2030-01-02 16:35:00 UTC</dd>" in text

@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.types import StringType
 
-from airflow_provider_rfr.hooks import tasks
+from airflow_provider_rfr.hooks import task_states
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.tables import table_facts
@@ -184,7 +184,7 @@ def test_a_refresh_whose_task_is_not_at_it_waits_or_is_interrupted_before_its_le
 ) -> None:
     begun(catalog, "raw.orders", **TASK)
     airflow_says(state, None if later is None else datetime.now(timezone.utc) + timedelta(seconds=later))
-    [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
+    [found] = task_states.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is expected
     if expected is not State.READING:
         check_messages(found.sentence)
@@ -196,7 +196,7 @@ def test_a_failed_attempt_waits_while_airflow_tries_the_task_again(
 ) -> None:
     begun(catalog, "raw.orders", **TASK).end("SourceError: 503")
     airflow_says(state)
-    [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
+    [found] = task_states.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is expected
     assert "SourceError: 503" in found.sentence
 
@@ -207,7 +207,7 @@ def test_a_stopped_attempt_waits_only_while_airflow_tries_the_task_again(
 ) -> None:
     begun(catalog, "raw.orders", **TASK).end("RefreshStoppedError: stopped", "stopped")
     airflow_says(state)
-    [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
+    [found] = task_states.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is expected
     assert found.sentence.startswith("Attempt 1 was stopped")
 
@@ -215,14 +215,16 @@ def test_a_stopped_attempt_waits_only_while_airflow_tries_the_task_again(
 def test_a_refused_publish_stays_refused(catalog: Catalog, airflow_says: Callable[..., None]) -> None:
     begun(catalog, "raw.orders", **TASK).end("TypeMismatchError: no number", refused_under="rules")
     airflow_says("up_for_retry")
-    [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
+    [found] = task_states.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is State.REFUSED
 
 
 def test_a_task_that_airflow_does_not_know_changes_nothing(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(catalog, "raw.orders", **TASK)
-    monkeypatch.setattr(tasks, "_states", lambda _: {})
-    assert [task.state for task in tasks.with_tasks([told(catalog)], partial(read_again, catalog))] == [State.READING]
+    monkeypatch.setattr(task_states, "_states", lambda _: {})
+    assert [task.state for task in task_states.with_tasks([told(catalog)], partial(read_again, catalog))] == [
+        State.READING
+    ]
 
 
 def test_a_refresh_that_ended_before_airflow_was_asked_is_not_interrupted(
@@ -233,10 +235,10 @@ def test_a_refresh_that_ended_before_airflow_was_asked_is_not_interrupted(
 
     def states(wanted: Any) -> dict[Any, Any]:
         ledger.commit([], state=RefreshState.PUBLISHED, snapshot_id=7, published_rows=1)
-        return {task: tasks._TaskState("success", None) for task in wanted}
+        return {task: task_states._TaskState("success", None) for task in wanted}
 
-    monkeypatch.setattr(tasks, "_states", states)
-    found = tasks.with_tasks(statuses(catalog), partial(read_again, catalog))
+    monkeypatch.setattr(task_states, "_states", states)
+    found = task_states.with_tasks(statuses(catalog), partial(read_again, catalog))
     assert {item.table: item.state for item in found} == {"raw.orders": State.PUBLISHED, "raw.lost": State.INTERRUPTED}
 
 
@@ -247,10 +249,10 @@ def test_an_attempt_that_went_on_before_airflow_was_asked_is_not_interrupted(
 
     def states(wanted: Any) -> dict[Any, Any]:
         read_page(ledger)
-        return {task: tasks._TaskState("queued", None) for task in wanted}
+        return {task: task_states._TaskState("queued", None) for task in wanted}
 
-    monkeypatch.setattr(tasks, "_states", states)
-    [found] = tasks.with_tasks(statuses(catalog), partial(read_again, catalog))
+    monkeypatch.setattr(task_states, "_states", states)
+    [found] = task_states.with_tasks(statuses(catalog), partial(read_again, catalog))
     assert (found.state, found.header and found.header.pages) == (State.READING, 1)
 
 

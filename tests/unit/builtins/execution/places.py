@@ -17,11 +17,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables
 
 from airflow_provider_rfr.builtins.deploy import Applied, apply
-from airflow_provider_rfr.builtins.engine import Outputs
 from airflow_provider_rfr.builtins.maintenance import observe
 from airflow_provider_rfr.builtins.model import MARKER, CatalogSpec, Column, Kind, RecordedObject, namespace_of
 from airflow_provider_rfr.builtins.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planner import plan as make_plan
+from airflow_provider_rfr.builtins.spark_sql import Outputs
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.lake.catalog import LakeSettings, ensure_namespace, open_catalog
 from airflow_provider_rfr.lake.commits import append_files

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from airflow_provider_rfr.builtins import engine
-from airflow_provider_rfr.builtins.engine import _of_application
+from airflow_provider_rfr.builtins import spark_sql
 from airflow_provider_rfr.builtins.model import Column, Kind, RecordedObject
+from airflow_provider_rfr.builtins.spark_sql import _of_application
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake import spark
@@ -26,8 +26,8 @@ def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
     assert spark.table_name("ops.a`b", "rfr") == "`rfr`.`ops`.`a``b`"
     assert spark.string_literal("it's \\ 'x'") == "'it\\'s \\\\ \\'x\\''"
     assert spark.property_list({"b": "2", "a": "'"}) == "('a' = '\\'', 'b' = '2')"
-    assert engine.as_subquery("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
-    assert engine.as_subquery("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
+    assert spark_sql.as_subquery("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
+    assert spark_sql.as_subquery("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
 
 
 @pytest.mark.parametrize(
@@ -47,31 +47,31 @@ def test_a_materialized_view_does_not_give_text_for_another_type(given: str, dec
     outputs = [("N", ColumnType("void") if given == "void" else parse_type(given))]
     columns = [Column("n", declared), Column("more", "int")]
     if not refused:
-        engine._check_types("ops.m", outputs, columns)
+        spark_sql._check_types("ops.m", outputs, columns)
         return
     with pytest.raises(SchemaError, match=re.escape(f"ops.m: the query gives {given} for n, which is {declared}")):
-        engine._check_types("ops.m", outputs, columns)
+        spark_sql._check_types("ops.m", outputs, columns)
 
 
 def test_a_view_gets_everything_in_one_statement() -> None:
     columns = (Column("id", "bigint", comment="first"), Column("b", "string"))
-    assert engine.view_body("SELECT 1", {"k": "v", "comment": "c"}, columns) == (
+    assert spark_sql.view_body("SELECT 1", {"k": "v", "comment": "c"}, columns) == (
         "(`id` COMMENT 'first', `b`) COMMENT 'c' TBLPROPERTIES ('k' = 'v') AS SELECT 1"
     )
-    assert engine.view_body("SELECT 1", {}, ()) == "AS SELECT 1"
+    assert spark_sql.view_body("SELECT 1", {}, ()) == "AS SELECT 1"
 
 
 def test_a_text_with_comments_is_kept_whole_beside_what_spark_keeps_of_it() -> None:
-    said = engine.view_body("SELECT 1 -- one", {"k": "v"}, ())
+    said = spark_sql.view_body("SELECT 1 -- one", {"k": "v"}, ())
     assert said == "TBLPROPERTIES ('k' = 'v', 'rfr.text' = 'SELECT 1 -- one') AS SELECT 1 -- one"
 
 
 def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query() -> None:
-    assert engine.kept_columns([LiveColumn("id", "bigint")], ["id"]) == ()
-    assert [kept_column.name for kept_column in engine.kept_columns([LiveColumn("n", "bigint")], ["id"])] == ["n"]
-    assert engine.kept_columns([LiveColumn("id", "bigint", comment="c")], ["id"])[0].comment == "c"
-    assert engine.kept_columns([LiveColumn("n", "bigint")], ["id", "more"]) == ()
-    assert engine.kept_columns([], ["id"]) == ()
+    assert spark_sql.kept_columns([LiveColumn("id", "bigint")], ["id"]) == ()
+    assert [kept_column.name for kept_column in spark_sql.kept_columns([LiveColumn("n", "bigint")], ["id"])] == ["n"]
+    assert spark_sql.kept_columns([LiveColumn("id", "bigint", comment="c")], ["id"])[0].comment == "c"
+    assert spark_sql.kept_columns([LiveColumn("n", "bigint")], ["id", "more"]) == ()
+    assert spark_sql.kept_columns([], ["id"]) == ()
 
 
 class Catalog:
@@ -93,7 +93,7 @@ class Told:
 
 def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> None:
     session = Told()
-    made = engine.SparkSqlEngine(LakeSettings("rfr", {}))
+    made = spark_sql.SparkSqlEngine(LakeSettings("rfr", {}))
     made.__dict__["_session"] = session
     made.set_view_properties("ops.v", {"a": "1", "b": None, "comment": None})
     assert session.said == [
@@ -104,7 +104,7 @@ def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> N
 
 def test_a_view_is_refused_before_anything_is_done_where_the_catalog_holds_none() -> None:
     session, catalog = Told(), Catalog("rfr")
-    made = engine.SparkSqlEngine(LakeSettings("rfr", {}))
+    made = spark_sql.SparkSqlEngine(LakeSettings("rfr", {}))
     made.__dict__["_session"] = session
     made.__dict__["_catalog"] = catalog
     with raises(ConfigurationError):

@@ -7,7 +7,7 @@ from rest_api import QUICK, Reply, ids
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceError
 from airflow_provider_rfr.numbers import dumps, loads
-from airflow_provider_rfr.refresh.pages import decode_token, encode_token
+from airflow_provider_rfr.refresh.page_rows import decode_token, encode_token
 from airflow_provider_rfr.streams.core import Complete, NextPage
 from tests.unit.messages import raises
 

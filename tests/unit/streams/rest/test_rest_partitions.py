@@ -8,7 +8,7 @@ import pytest
 from rest_api import CountingLimiter, Reply
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
-from airflow_provider_rfr.refresh.pages import opening_rows
+from airflow_provider_rfr.refresh.page_rows import opening_rows
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.loader import load_streams

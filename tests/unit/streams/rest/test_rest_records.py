@@ -9,7 +9,7 @@ import pytest
 from rest_api import ids
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
-from airflow_provider_rfr.refresh.pages import encode_records
+from airflow_provider_rfr.refresh.page_rows import encode_records
 from airflow_provider_rfr.streams.rest._records import Records
 from airflow_provider_rfr.streams.rest._responses import Response
 from tests.soon import assert_grows_in_proportion

@@ -245,7 +245,7 @@ def _lost_field(decision: Decision, columns: tuple[str, ...] | None, query: str)
 
     Only fields of these columns count. A query is taken to read a field if its name follows a dot in the text.
     """
-    for path, now in (*decision.diff.called_fields, *((path, "") for path in decision.diff.lost_fields)):
+    for path, now in (*decision.diff.fields_with_new_names, *((path, "") for path in decision.diff.lost_fields)):
         name = re.escape(path.rpartition(".")[2])
         is_read = columns is None or path.partition(".")[0].casefold() in columns
         if is_read and re.search(rf"\.\s*`?{name}\b", query, re.IGNORECASE):
