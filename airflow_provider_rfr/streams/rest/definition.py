@@ -287,8 +287,8 @@ def _schema(path: Path, place: str, file: str | None) -> dict[str, Any]:
 
 
 def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinition:
-    if problems := list(long_integers(document)):
-        raise SourceDefinitionError.of(problems).at(file or "")
+    if too_long := list(long_integers(document)):
+        raise SourceDefinitionError.of(too_long).at(file or "")
     try:
         return SourceDefinition.model_validate(document)
     except ValidationError as error:
