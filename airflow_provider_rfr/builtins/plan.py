@@ -122,6 +122,10 @@ def because(why: Why, *facts: object) -> Reason:
 _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
 
 
+_LONGEST_KEPT: Final = 36_500
+"""Most days for which a retired table is kept."""
+
+
 @dataclass(frozen=True)
 class Policies:
     """Decisions for one deploy.
@@ -146,6 +150,8 @@ class Policies:
         for name, choice, allowed in (("drift", self.drift, ("fail", "adopt", "repair")), *sinks):
             if choice not in allowed:
                 raise ConfigurationError(name, f"{choice!r} is unknown", f"one of {', '.join(allowed)}")
+        if not 0 <= self.keep_days <= _LONGEST_KEPT:
+            raise ConfigurationError("keep_days", f"is {self.keep_days}", f"write 0 to {_LONGEST_KEPT:,} days")
         for name in ("accept_data_loss", "adopt", "break_views"):
             if isinstance(names := getattr(self, name), str):
                 raise ConfigurationError(name, "is one text", "give a list of names")

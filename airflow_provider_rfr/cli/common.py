@@ -261,6 +261,11 @@ def say(text: str) -> None:
     print(plain(text), flush=True)
 
 
+def say_lines(text: str) -> None:
+    """Print lines for people as they are, but without characters that control a terminal."""
+    print("\n".join(map(printable, text.splitlines())))
+
+
 def write_text(text: str) -> None:
     """Write a text for a program to standard output as it is, in UTF-8, whatever the terminal's encoding."""
     sys.stdout.buffer.write(well_formed(text).encode())

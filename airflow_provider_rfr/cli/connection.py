@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, limit_of, moment, print_data, user_name
+from airflow_provider_rfr.cli.common import command, limit_of, moment, print_data, say_lines, user_name
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.text import quantity
 
@@ -64,7 +64,7 @@ def dependents(args: Namespace) -> None:
     for task in tasks:
         stale = ", with settings that were altered since" if task.use.is_stale else ""
         error = f" ({task.use.error})" if task.use.error else ""
-        print(task.line("", f"{task.reason}{stale}{error}"))
+        say_lines(task.line("", f"{task.reason}{stale}{error}"))
     use = "uses" if len(tasks) == 1 else "use"
     print(f"{quantity(len(tasks), 'task')} {use} {args.connection}", file=sys.stderr)
 
@@ -77,14 +77,14 @@ def history(args: Namespace) -> None:
         return
     for row in rows:
         tried = {True: ", tried before", False: ", not tried before", None: ""}[row.validated]
-        print(f"{moment(row.started_at)} {row.conn_id} {row.state}{tried}, by {row.actor}: {row.statement}")
+        say_lines(f"{moment(row.started_at)} {row.conn_id} {row.state}{tried}, by {row.actor}: {row.statement}")
         for option, change in row.options.items():
-            print(f"  {option}: {change['before']} -> {change['after']}")
+            say_lines(f"  {option}: {change['before']} -> {change['after']}")
         for dependent in row.dependents:
             task = f"{dependent['dag_id']}.{dependent['task_id']} ({dependent['run_id']})"
-            print(f"  {dependent['kind']} {task}: {dependent.get('outcome') or dependent['verdict']}")
+            say_lines(f"  {dependent['kind']} {task}: {dependent.get('outcome') or dependent['verdict']}")
         if row.detail:
-            print(f"  {row.detail}")
+            say_lines(f"  {row.detail}")
     if not rows:
         of = f" of {args.connection}" if args.connection else ""
         print(f"no ALTER CONNECTION{of} yet", file=sys.stderr)
@@ -93,7 +93,7 @@ def history(args: Namespace) -> None:
 def _execute(statement: Statement, args: Namespace, parameters: Mapping[str, Any]) -> Outcome:
     outcome = _hook(args).execute(statement, actor=f"{user_name()} at the command line", parameters=parameters)
     if not print_data(outcome.to_json(), args):
-        print("\n".join(outcome.lines()))
+        say_lines("\n".join(outcome.lines()))
     return outcome
 
 

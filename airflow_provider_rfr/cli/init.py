@@ -71,6 +71,8 @@ def _of_manifest(manifest: Path, folder: Path) -> tuple[dict[str, str], list[tup
     # The DAG is named after the file, or after the connector's folder, as an identifier.
     stem = manifest.resolve().parent.name if manifest.stem == "manifest" else manifest.stem
     name = re.sub(r"\W+", "_", stem.lower().removeprefix("source-"), flags=re.ASCII).strip("_") or "source"
+    if name in ("triggers", "connections"):
+        name += "_api"  # the files of these names are written, too
     connection: dict[str, Any] = {"conn_type": "rfr_api"}
     secrets = set(secret_places(spec, config))
     for place, value in _leaves(config):

@@ -16,6 +16,7 @@ from airflow_provider_rfr.cli.common import (
     moment,
     print_data,
     print_value,
+    say_lines,
     user_name,
 )
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -285,4 +286,4 @@ def _show(planned: Plan, args: Namespace) -> None:
     from airflow_provider_rfr.builtins.plan import render
 
     if not print_data(planned.to_json(), args):
-        print(render(planned))
+        say_lines(render(planned))

@@ -347,10 +347,7 @@ def drop(args: Namespace) -> None:
 
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])
-    if status.is_working:
-        raise ConfigurationError(
-            "table", f"a refresh of {_name(status)} is running", "wait for its end, or stop its task, and try again"
-        )
+    _refuse_working(status)
     files = ""
     try:
         ledger = answered(lambda: LedgerTable.load(catalog, status.table, part_of(args.replace_where)))
@@ -359,10 +356,21 @@ def drop(args: Namespace) -> None:
         files = ", but not its files, because its metadata is lost"
         answered(lambda: catalog.drop_table(status.ledger))
     else:
+        if status.state.value == "unreadable":
+            # The catalog may have been away for a moment; a refresh that works must not lose its ledger by that.
+            [status] = _with_tasks(catalog, [_status(catalog, args)])
+            _refuse_working(status)
         if ledger is not None:
             answered(ledger.drop)
     if not print_data({"table": status.table, "ledger": status.ledger}, args):
         say(f"Dropped {status.ledger}{files}. The next run reads all pages of {_name(status)} again")
+
+
+def _refuse_working(status: TableStatus) -> None:
+    if status.is_working:
+        raise ConfigurationError(
+            "table", f"a refresh of {_name(status)} is running", "wait for its end, or stop its task, and try again"
+        )
 
 
 @contextmanager
@@ -506,7 +514,7 @@ def expire(args: Namespace) -> int:
                 problem = f"nothing called {unknown[0]!r} holds snapshots of {place}"
                 raise ConfigurationError("--release", problem, remedy)
     rows, failed = _of_each(names, lambda name: _expired(catalog, name, args))
-    print_value(rows, args, "no table here is ours")
+    print_value(rows, args, "" if failed else "no table here is ours")
     if not (args.tables or args.dry_run):
         from airflow_provider_rfr.history import History
         from airflow_provider_rfr.hooks.control_store import ControlStoreHook
@@ -593,7 +601,7 @@ def drop_ledgers(args: Namespace) -> int:
                 "rows": header.published_rows,
                 "last_commit": header.committed_at.astimezone(timezone.utc).isoformat(timespec="seconds"),
             }
-    print_value(rows, args, "no ledger of a part is that old")
+    print_value(rows, args, "" if failed else "no ledger of a part is that old")
     return 1 if failed else 0
 
 

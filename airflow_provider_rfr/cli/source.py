@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.cli.common import command, config_of, plain, print_data, print_error, print_schema
+from airflow_provider_rfr.cli.common import command, config_of, plain, print_data, print_error, print_schema, say_lines
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.http.redaction import redact
 from airflow_provider_rfr.numbers import dumps, read_number
@@ -161,6 +161,6 @@ def connection(args: Namespace) -> None:
     for row in rows:
         marks = ["secret"] * row["secret"] + ["required"] * row["required"] + [row["type"]]
         of = f" of {row['choice']!r}" if row["choice"] else ""
-        print(f"  {row['field']}: {row['config']}{of} ({', '.join(marks)}) {row['title']}".rstrip())
+        say_lines(f"  {row['field']}: {row['config']}{of} ({', '.join(marks)}) {row['title']}".rstrip())
     if not rows:
         print("  nothing: the manifest specifies no configuration")

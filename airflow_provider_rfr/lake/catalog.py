@@ -58,6 +58,7 @@ _CLIENTS: Final = frozenset(
     {
         *("sqlalchemy", "sqlite3", "psycopg2", "psycopg", "pymysql", "MySQLdb"),
         *("requests", "urllib3", "botocore", "boto3", "google", "thrift", "hive_metastore"),
+        *("pydantic", "pydantic_core"),  # an answer that is not the catalog's
     }
 )
 """Packages of the catalogs' clients, whose errors become :class:`CatalogError`."""

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ONCE: Final = ("full_refresh", "force_restart", "allow_empty", "max_shrink", "max_deleted", "on_missing_records")
+_ONCE: Final = (
+    *("full_refresh", "force_restart", "only_generation"),
+    *("allow_empty", "max_shrink", "max_deleted", "on_missing_records"),
+)
 """Settings of one run: ``full_refresh`` of an incremental sync, and options."""
 MAPPED: Final = "{{ mapped }}"
 """Placeholder for a mapped argument, whose value is known in the task. Checks skip it, because it is a template."""
@@ -372,9 +375,9 @@ def options_mapping(options: Any) -> Mapping[str, Any]:
 def with_run_settings(document: Mapping[str, Any], tables: Mapping[str, str], conf: Any) -> dict[str, Any]:
     """Return the document of a refresh with the settings of its run, which its configuration has below ``rfr``.
 
-    They are ``full_refresh`` of an incremental sync, ``force_restart``, ``allow_empty``, ``max_shrink``,
-    ``max_deleted`` and ``on_missing_records``. With ``table``, they are for the task that loads it, which then loads no
-    other table.
+    They are ``full_refresh`` of an incremental sync, ``force_restart``, ``only_generation``, ``allow_empty``,
+    ``max_shrink``, ``max_deleted`` and ``on_missing_records``. With ``table``, they are for the task that loads it,
+    which then loads no other table.
 
     :param tables: of the task, by stream
     :param conf: configuration of the run; None without one

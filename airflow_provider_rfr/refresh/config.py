@@ -26,7 +26,7 @@ class _Document(BaseModel):
 _NOT_PUBLISH_RULES = (
     *("concurrency", "streams_at_once", "round_seconds", "round_bytes", "requests_per_second", "head_start"),
     *("max_offenders", "on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart", "expire"),
-    *("executor_wait", "spark"),
+    *("executor_wait", "spark", "only_generation"),
     "constants",  # part of the publish fingerprint, where there are any
 )
 
@@ -73,6 +73,8 @@ class RefreshOptions(_Document):
         ``take_over``, which ends it
     :ivar force_restart: open a new generation even if one could be resumed, once per run: its retries and clears resume
         that one
+    :ivar only_generation: number of the only generation to finish and publish: if it is not the newest one, or can't be
+        resumed, the refresh fails and changes nothing; None for no such limit
     :ivar head_start: read in the driver while Spark starts
     :ivar spark: start Spark ``when_needed``, after 1.5 s or 16 MiB of reading, so that the driver reads and publishes a
         small load alone; or ``always``. An application that spark-submit started, as in Airflow, has Spark already
@@ -102,6 +104,7 @@ class RefreshOptions(_Document):
     resume_within: float = Field(default=7 * 86400.0, ge=0)
     on_busy: Literal["wait", "fail", "take_over"] = "wait"
     force_restart: bool = False
+    only_generation: int | None = Field(default=None, ge=1)
     head_start: bool = True
     spark: Literal["when_needed", "always"] = "when_needed"
     executor_wait: float | None = Field(default=600.0, gt=0)
@@ -413,7 +416,7 @@ def read_document(file: Path, field: str) -> Any:
         problem = error.problem if error.key is None else f"has a duplicate key {error.key!r}"
         where = f" at line {error.line}" if error.line else ""
         raise ConfigurationError(field, f"{file} {problem}{where}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(field, f"{file} is not JSON: {error}") from None
 
 

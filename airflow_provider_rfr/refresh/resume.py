@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from airflow_provider_rfr.exceptions import FencedError, RefreshBusyError
+from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, RefreshBusyError
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook
@@ -268,7 +268,27 @@ def decide(
     :param on_target: whether that generation is published on the target, whatever its header says
     :param base_state: digest of the table's state that an incremental sync continues, or that a refresh of a part keeps
     :param window: the range of cursor values to read; None without a window
+    :raises ConfigurationError: the attempt is for one generation only, and can't continue it
     """
+    decision = _decide(header, prints, options, run_key, on_target, base_state, window, now)
+    only, newest = options.only_generation, None if header is None else header.generation
+    if only is not None and (newest != only or decision.opening is Opening.NEW):
+        problem = f"generation {only} can't be continued: {decision.reason}"
+        raise ConfigurationError("options.only_generation", problem, "look at the newest one, and decide again")
+    return decision
+
+
+def _decide(
+    header: LedgerHeader | None,
+    prints: Fingerprints,
+    options: RefreshOptions,
+    run_key: str | None,
+    on_target: bool,
+    base_state: str | None,
+    window: CursorWindow | None,
+    now: datetime | None,
+) -> _Decision:
+    """Choose the attempt's action as if it could work on any generation."""
     if header is None:
         return _Decision(Opening.NEW, "no refresh of this table was begun before")
     own, number = run_key is not None and header.run_key == run_key, header.generation

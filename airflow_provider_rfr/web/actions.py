@@ -267,7 +267,8 @@ def _accept(status: TableStatus, header: LedgerHeader, facts: TaskFacts) -> tupl
     refused = _GUARD.match(header.error or "") if header.refused_under is not None else None
     if refused is None:
         return ()
-    values = {refused[1]: _ACCEPTING[refused[1]]}
+    # For this generation alone: the guard must not be off for rows that the viewer has not seen.
+    values = {refused[1]: _ACCEPTING[refused[1]], "only_generation": header.generation}
     reason = (header.error or "").removeprefix("PublishRefusedError: ")
     effect = (
         f"The publish was refused: {reason}. For this run alone {refused[1]} is {json.dumps(values[refused[1]])}, so it"
@@ -321,7 +322,7 @@ def actions_on_endpoint(endpoint: EndpointView, dag: DagFacts) -> tuple[PageActi
         offers.append(("resume", "Resume", effect))
     if dead := endpoint.counts["dead"]:
         letters = f"{quantity(dead, 'dead letter')} {'is' if dead == 1 else 'are'}"
-        when = f"when its webhooks are delivered next{place}"
+        when = f"when {'' if endpoint.row.is_enabled else 'it is resumed and '}its webhooks are delivered next{place}"
         effect = f"{letters} queued again, under the same ids, and sent {when}."
         offers.append(("replay", "Replay", effect))
     return tuple(

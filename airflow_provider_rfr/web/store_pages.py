@@ -197,7 +197,7 @@ def _condition(row: EndpointRow, counts: Mapping[str, int], now: int) -> str:
         return "paused"
     if row.is_circuit_open(now):
         return "circuit open"
-    if row.failing:
+    if row.failing and counts["pending"]:
         return "failing"
     if counts["dead"]:
         return "dead letters"

@@ -144,7 +144,7 @@ def _read_manifest(path: Path) -> Any:
     problem = ""
     try:
         return yaml.load(text, _ManifestLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = f"{path}{line}: {getattr(error, 'problem', None) or 'is not YAML'}"

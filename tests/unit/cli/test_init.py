@@ -180,6 +180,16 @@ def test_a_manifest_of_the_usual_name_is_called_as_its_connector(command: Rfr, t
     assert names(tmp_path / "dags") == {"my_shop.yaml", "my_shop.py", "triggers.yaml", "connections.yaml"}
 
 
+@needs_cdk
+@pytest.mark.parametrize("stem", ["triggers", "connections"])
+def test_a_manifest_called_as_a_file_beside_it_gets_another_name(command: Rfr, tmp_path: Path, stem: str) -> None:
+    manifest = tmp_path / f"{stem}.yaml"
+    manifest.write_text(MANIFEST.read_text())
+    command("init", tmp_path / "dags", "--from-manifest", manifest)
+    assert (tmp_path / "dags" / f"{stem}_api.yaml").read_text() == MANIFEST.read_text()
+    assert names(tmp_path / "dags") == {f"{stem}_api.yaml", f"{stem}_api.py", "triggers.yaml", "connections.yaml"}
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in DAGS.glob("*.py")))
 def test_each_ready_dag_can_be_copied(command: Rfr, tmp_path: Path, name: str) -> None:
     command("init", tmp_path, "--dag", name)

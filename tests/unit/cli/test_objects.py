@@ -211,6 +211,8 @@ def test_no_days_are_kept_where_that_is_said(rfr: Rfr) -> None:
     [
         ("apply", "--spark-conf", "spark.master"),
         ("plan", "--sink", "ops.export"),
+        ("plan", "--keep-days", "-5"),
+        ("plan", "--keep-days", "1000000000000"),
         ("plan", "--check", "--save", "plan.json"),
         *(
             ("apply", "--plan", "plan.json", *policy)

@@ -22,7 +22,7 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import common
 from airflow_provider_rfr.cli import refresh as commands
-from airflow_provider_rfr.exceptions import DamagedLedgerError, LedgerError
+from airflow_provider_rfr.exceptions import CatalogError, DamagedLedgerError, LedgerError
 from airflow_provider_rfr.hooks import task_states
 from airflow_provider_rfr.lake import sample
 from airflow_provider_rfr.lake.catalog import create_table
@@ -416,6 +416,22 @@ def test_a_dropped_ledger_is_gone_with_its_files_and_the_table_stays(lake: Lake,
     assert not [file for file in folder.rglob("*") if file.is_file()]
     assert lake.catalog.table_exists(NAME)
     assert f"table: no refresh of {NAME} was begun" in rfr("drop", NAME, code=1).err
+
+
+def test_a_ledger_that_could_not_be_read_for_a_moment_is_not_dropped_from_a_refresh_that_works(
+    lake: Lake, rfr: Rfr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_page(begun(lake.catalog))
+    load, failures = LedgerTable.load, [CatalogError("the catalog 'rfr' failed: 503")]
+
+    def once_away(*args: Any) -> LedgerTable | None:
+        if failures:
+            raise failures.pop()
+        return load(*args)
+
+    monkeypatch.setattr(LedgerTable, "load", once_away)
+    assert f"table: a refresh of {NAME} is running; wait for its end" in rfr("drop", NAME, code=1).err
+    assert not failures and LedgerTable.load(lake.catalog, NAME) is not None
 
 
 def test_a_ledger_whose_metadata_is_lost_is_told_as_such_and_can_be_dropped(lake: Lake, rfr: Rfr) -> None:

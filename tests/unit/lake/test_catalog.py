@@ -152,6 +152,13 @@ def test_a_proxys_404_does_not_say_that_a_table_does_not_exist(body: bytes, is_o
         gateway.close()
 
 
+def test_an_answer_that_is_not_a_catalogs_is_told_in_one_sentence() -> None:
+    with rest_server(lambda path: {"defaults": {}, "overrides": {}} if path == "/v1/config" else {"ok": True}) as uri:
+        catalog = open_catalog(LakeSettings("rfr", {"type": "rest", "uri": uri}))
+        with pytest.raises(CatalogError, match="the catalog 'rfr'"):
+            load_table(catalog, "raw.none")
+
+
 def test_a_silent_postgresql_is_named_after_its_connect_timeout(silent: int) -> None:
     uri = f"postgresql+psycopg2://me:hunter2@127.0.0.1:{silent}/lake?connect_timeout=2"
     with soon(), pytest.raises(CatalogError) as refused:

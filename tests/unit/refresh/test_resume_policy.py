@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from airflow_provider_rfr.exceptions import RefreshBusyError
+from airflow_provider_rfr.exceptions import ConfigurationError, RefreshBusyError
 from airflow_provider_rfr.refresh.chains import ChainState, Cursor, OverlapCheck
 from airflow_provider_rfr.refresh.config import RefreshOptions, _Address
 from airflow_provider_rfr.refresh.partitions import PartitionBook
@@ -96,6 +96,34 @@ def test_an_attempt_resumes_the_newest_generation_or_opens_one_or_has_nothing_to
     found: LedgerHeader, attempt: dict[str, Any], expected: str
 ) -> None:
     assert opening(found, **attempt) is Opening(expected)
+
+
+REFUSED = header(partitions_done=10, refused_under="rules", ended_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("found", "attempt", "expected"),
+    [
+        pytest.param(REFUSED, {"prints": Fingerprints("read", "publish", "others")}, "resume", id="the refused one"),
+        pytest.param(PUBLISHED, {}, "published", id="a retry after its publish"),
+        pytest.param(PUBLISHED, {"run_key": "run-2"}, None, id="another run has published it"),
+        pytest.param(header(generation=5), {}, None, id="another run has read again"),
+        pytest.param(REFUSED, {"run_key": "run-2", "prints": SOURCE}, None, id="another source"),
+        pytest.param(REFUSED, {"run_key": "run-2"}, None, id="the guard is still on"),
+        pytest.param(REFUSED, {"resume_within": 3599}, None, id="too old"),
+        pytest.param(None, {}, None, id="no generation"),
+    ],
+)
+def test_an_attempt_for_one_generation_works_on_no_other(
+    found: LedgerHeader | None, attempt: dict[str, Any], expected: str | None
+) -> None:
+    """A run that accepts refused rows has its guard off, so it must not read others."""
+    if expected is not None:
+        assert opening(found, only_generation=4, **attempt) is Opening(expected)
+        return
+    with raises(ConfigurationError) as error:
+        opening(found, only_generation=4, **attempt)
+    assert error.value.field == "options.only_generation"
 
 
 @pytest.mark.parametrize(

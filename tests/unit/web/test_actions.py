@@ -129,7 +129,7 @@ def test_what_a_guard_refused_is_accepted_with_the_option_that_it_names(shop: Te
     buttons = offered(shop, REFRESH)
     assert list(buttons) == ["Accept once", "Read again", "Full refresh", "Discard and start over"]
     accept = buttons["Accept once"]
-    assert accept["body"] == {"rfr": {"table": "raw.orders", "max_shrink": None}}
+    assert accept["body"] == {"rfr": {"table": "raw.orders", "max_shrink": None, "only_generation": 1}}
     assert "The publish was refused: 40 rows after 100: 60% fewer" in accept["effect"]
     assert "reads everything again" in buttons["Read again"]["effect"]
 
@@ -260,7 +260,8 @@ def test_only_what_a_guard_refused_is_accepted_and_only_by_its_own_option(
     assert refused.header is not None
     header = replace(refused.header, error=error, refused_under="rules")
     accepting = [action.body for action in possible_actions(refused, header, facts_of()) if action.name == "accept"]
-    assert accepting == ([] if values is None else [{"rfr": {"table": "raw.orders", **values}}])
+    once = {"table": "raw.orders", "only_generation": header.generation}
+    assert accepting == ([] if values is None else [{"rfr": {**once, **values}}])
 
 
 def test_a_mapped_task_is_stopped_and_cleared_alone(catalog: Catalog) -> None:

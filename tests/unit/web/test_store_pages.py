@@ -223,7 +223,8 @@ def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_
         ({}, {"state": "delivered"}, "ok"),
         ({}, {}, "pending"),
         ({}, {"state": "dead"}, "dead letters"),
-        ({"failing": 2}, {"state": "dead"}, "failing"),
+        ({"failing": 2}, {}, "failing"),
+        ({"failing": 2}, {"state": "dead"}, "dead letters"),
         ({"failing": 9, "open_until": int(time.time() + 36_000) * 1000}, {}, "circuit open"),
         ({"failing": 2, "paused_at": 1}, {}, "paused"),
         ({"paused_at": 1, "disabled_at": 1}, {"state": "dead"}, "disabled"),
@@ -310,8 +311,8 @@ def test_an_endpoint_s_page_says_which_task_sends_to_it_to_who_may_see_all_dags(
     with parsed(tmp_path / "dags", [ROOT / "dags" / f"{name}_webhooks.py" for name in ("deliver", "manage")]):
         buttons, text = offered(owner, path), owner.get(path).text
         assert place not in login("viewer").get(path).text
-    for label in ("Resume", "Replay"):
-        assert f"when its webhooks are delivered next, from {place}." in buttons[label]["effect"]
+    for label, when in (("Resume", "when its"), ("Replay", "when it is resumed and its")):
+        assert f"{when} webhooks are delivered next, from {place}." in buttons[label]["effect"]
     assert f"delivered next, from {place}" in text
     assert ("(<em>Deliver now</em>, below)" in text) is is_ready
     assert "its own triggers file and for all tables in rfr_lake_default" in buttons["Deliver now"]["effect"]
