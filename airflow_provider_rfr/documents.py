@@ -156,17 +156,6 @@ def read_yaml(text: str | bytes, *, explicit: bool = False) -> Any:
     raise DocumentError(problem, line, column, detail=detail)
 
 
-def long_integers(tree: Any, place: str = "") -> Iterator[Problem]:
-    """Yield a problem for each integer of a tree that is beyond 64 bits, which no JSON of the engine can hold.
-
-    :param place: the tree's own place, which begins the field of each problem
-    """
-    for path, value in leaves(tree):
-        if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            field = ".".join(map(str, (place, *path) if place else path))
-            yield Problem(field, "is an integer beyond 64 bits", "write it as text, in quotes")
-
-
 _MOST_LISTED: Final = 25
 _MOST_BESIDE_GUESS: Final = 12
 _MOST_COMPARED: Final = 500

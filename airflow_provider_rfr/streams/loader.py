@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_rfr.documents import long_integers, read_yaml, suggestion
+from airflow_provider_rfr.documents import read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.rest.definition import read_document, whole_definition
@@ -163,8 +163,6 @@ def _settings(source: Mapping[str, Any], key: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"source.{key}", f"must be a mapping, is {type(value).__name__}")
-    if problems := list(long_integers(value, f"source.{key}")):
-        raise ConfigurationError.of(problems)
     return dict(value)
 
 

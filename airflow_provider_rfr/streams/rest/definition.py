@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from airflow_provider_rfr.documents import DocumentError, long_integers, problems_of, read_yaml
+from airflow_provider_rfr.documents import DocumentError, problems_of, read_yaml
 from airflow_provider_rfr.exceptions import Problem, SourceDefinitionError
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.streams.core import column_schema
@@ -287,8 +287,6 @@ def _schema(path: Path, place: str, file: str | None) -> dict[str, Any]:
 
 
 def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinition:
-    if too_long := list(long_integers(document)):
-        raise SourceDefinitionError.of(too_long).at(file or "")
     try:
         return SourceDefinition.model_validate(document)
     except ValidationError as error:

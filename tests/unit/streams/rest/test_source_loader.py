@@ -76,7 +76,6 @@ def test_a_stream_that_is_there_already_is_taken_as_it_is():
         {"definitions": {}},
         {"file": 5},
         {"definition": {}, "config": []},
-        {"definition": {}, "config": {"account": {"id": -(2**63) - 1}}},
         "x.yaml",
     ],
     ids=str,
