@@ -95,8 +95,8 @@ def check(args: Namespace) -> int:
         if args.config is None and args.api_conn_id is None:
             whole["config"] = sample_config(specification(whole["manifest"]))
             if whole["config"]:
-                names = plain(", ".join(whole["config"]))
-                print(f"made-up values of {names}; --config FILE gives others", file=sys.stderr)
+                made_up = plain(", ".join(whole["config"]))
+                print(f"made-up values of {made_up}; --config FILE gives others", file=sys.stderr)
         reports = check_manifest(whole)
         works = [(report.name, partial(_of_report, report)) for report in reports if args.stream in (None, report.name)]
         if not works and args.stream is not None:

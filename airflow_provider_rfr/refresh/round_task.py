@@ -10,6 +10,7 @@ money and some round trips, so there a file has at least the pages of a second, 
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -20,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
@@ -64,7 +64,7 @@ _SHORTEST_SECONDS = 0.01
 _OBJECT_SECONDS = 1.0
 _OBJECT_BYTES = 1024 * 1024
 _MAX_SOURCES_KEPT = 64
-_idle_streams: dict[bytes, list[PagedStream]] = {}
+_idle_streams: dict[str, list[PagedStream]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +461,8 @@ def _borrowed_stream(task: RoundTask) -> Iterator[PagedStream]:
     A stream is bound to the task that reads it, so tasks side by side get streams of their own: a second one would
     replace the first one's stop signal.
     """
-    key = orjson.dumps((task.source, task.stream), option=orjson.OPT_SORT_KEYS)
+    # Not by orjson: a bound of an incremental sync may be an integer of any length.
+    key = json.dumps((task.source, task.stream), sort_keys=True)
     try:
         stream = _idle_streams[key].pop()
     except (KeyError, IndexError):

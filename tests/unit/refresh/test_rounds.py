@@ -373,6 +373,12 @@ def test_a_task_that_runs_again_goes_on_from_its_predecessors_files(bench: Bench
     assert_whole(ledger, 2, 12)
 
 
+def test_a_task_reads_a_source_with_integers_of_any_length(bench: Bench) -> None:
+    source = bench.source(partitions=1, pages=2, seconds=0, start=-(2**80))
+    ledger, book = bench.open(source)
+    assert run_round_task(task_of(ledger, book, source), DriverBudget(None)).figures.pages == 2
+
+
 def test_an_empty_page_is_asked_for_twice_also_where_no_task_reads_more_than_one_page(bench: Bench) -> None:
     source = bench.source("Emptied", partitions=1, pages=2, seconds=0.05)
     ledger, book = bench.open(source, "emptied")
