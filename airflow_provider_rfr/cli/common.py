@@ -274,10 +274,10 @@ def write_text(text: str) -> None:
 def print_value(value: Any, args: Namespace, empty: str = "") -> None:
     """Print a list or a mapping: as JSON or YAML if ``--output`` asks for that, else a line for each entry.
 
-    :param empty: text to print for an empty value
+    :param empty: text to print for an empty value; nothing is printed if it is empty, too
     """
-    if not print_data(value, args):
-        print("\n".join(_lines_of(value)) or empty)
+    if not print_data(value, args) and (text := "\n".join(_lines_of(value)) or empty):
+        print(text)
 
 
 def print_columns(rows: Sequence[Mapping[str, Any]], empty: str) -> None:

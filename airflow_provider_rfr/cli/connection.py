@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, limit_of, moment, print_data, say_lines, user_name
+from airflow_provider_rfr.cli.common import command, limit_of, moment, plain, print_data, say_lines, user_name
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.text import quantity
 
@@ -104,6 +104,6 @@ def _hook(args: Namespace) -> ConnectionsHook:
     return ConnectionsHook(
         args.airflow_api_conn_id,
         args.control_store_conn_id,
-        report=lambda line: print(line, file=sys.stderr),
+        report=lambda line: print(plain(line), file=sys.stderr),
         at_database=args.airflow_api_conn_id is None and has_airflow_database(),
     )

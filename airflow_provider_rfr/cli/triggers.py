@@ -16,6 +16,7 @@ from airflow_provider_rfr.cli.common import (
     command,
     lake_command,
     limit_of,
+    plain,
     print_columns,
     print_data,
     print_schema,
@@ -94,7 +95,7 @@ def deliver(args: Namespace) -> int:
     if not print_data({**named, "problems": list(summary.problems)}, args):
         print(", ".join(f"{count} {name}" for name, count in counts.items()))
     for problem in summary.problems:
-        print(problem, file=sys.stderr)
+        print(plain(str(problem)), file=sys.stderr)
     hook.raise_unread()
     return 1 if summary.error() else 0
 

@@ -10,7 +10,6 @@ money and some round trips, so there a file has at least the pages of a second, 
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -26,6 +25,7 @@ import pyarrow as pa
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FileStore, is_local
+from airflow_provider_rfr.numbers import json_text
 from airflow_provider_rfr.refresh.budget import HEARTBEAT_SECONDS, Budget, BudgetAddress, BudgetLimiter, Heartbeat
 from airflow_provider_rfr.refresh.chains import (
     Chain,
@@ -461,8 +461,7 @@ def _borrowed_stream(task: RoundTask) -> Iterator[PagedStream]:
     A stream is bound to the task that reads it, so tasks side by side get streams of their own: a second one would
     replace the first one's stop signal.
     """
-    # Not by orjson: a bound of an incremental sync may be an integer of any length.
-    key = json.dumps((task.source, task.stream), sort_keys=True)
+    key = json_text((task.source, task.stream))
     try:
         stream = _idle_streams[key].pop()
     except (KeyError, IndexError):
